@@ -1,0 +1,51 @@
+"""The command line: parse, call, print. No logic, and nothing heavy is imported to say hello."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from canal.cli.ledger import ledger_app
+from canal.cli.plan import plan
+from canal.errors import CanalError
+
+app = typer.Typer(
+    name="canal",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Hospitals share what their segmentation models learned, without exposing a patient.",
+)
+app.command("plan")(plan)
+app.add_typer(ledger_app, name="ledger")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from canal import __version__
+
+        typer.echo(f"canal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what a person can mend is one sentence and exit code 2."""
+    try:
+        app()
+    except CanalError as error:
+        typer.secho(f"canal: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        sys.stderr.close()
+        sys.exit(0)

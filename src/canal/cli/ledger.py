@@ -1,0 +1,119 @@
+"""`canal ledger`: who may spend what, what was spent, and whether anyone edited it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from canal.cli.plan import ConversionChoice, UnitChoice
+
+ledger_app = typer.Typer(
+    no_args_is_help=True, help="Who may spend what, what was spent, and whether anyone edited it."
+)
+_Path = Annotated[Path, typer.Argument(help="The ledger, an SQLite file.")]
+_Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@ledger_app.command()
+def show(path: _Path, as_json: _Json = False) -> None:
+    """Show every budget, what was spent of it, and every charge."""
+    from dataclasses import asdict
+
+    from canal.privacy.ledger import Ledger
+
+    ledger = Ledger(path, must_exist=True)
+    head, balances, rows = ledger.verify(), ledger.balances(), ledger.rows()
+    if as_json:
+        import json
+
+        seen = {
+            "head": head,
+            "balances": [asdict(balance) for balance in balances],
+            "rows": [asdict(row) for row in rows],
+        }
+        typer.echo(json.dumps(seen, indent=2))
+        return
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    budgets = Table(title="Budgets", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("cohort", "unit"):
+        budgets.add_column(name)
+    for name in ("epsilon", "of", "delta", "rho left", "not finished"):
+        budgets.add_column(name, justify="right")
+    for balance in balances:
+        budgets.add_row(
+            balance.cohort,
+            balance.unit,
+            f"{balance.epsilon_spent:.4g}",
+            f"{balance.epsilon_budget:.4g}",
+            f"{balance.delta:g}",
+            f"{balance.remaining:.4g}",
+            f"{balance.uncommitted:.4g}",
+        )
+    console.print(budgets)
+    history = Table(title="Rows", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("row", "at (UTC)", "action", "cohort", "unit", "rho", "release", "note"):
+        history.add_column(name, justify="right" if name in ("row", "rho") else "left")
+    for row in rows:
+        history.add_row(
+            f"{row.seq}",
+            row.at.removesuffix("+00:00"),
+            row.action,
+            row.cohort,
+            row.unit,
+            f"{row.rho:.4g}",
+            row.key[:12],
+            row.note,
+        )
+    console.print(history)
+    console.print(f"head {head}\n")
+
+
+@ledger_app.command()
+def verify(
+    path: _Path,
+    head: Annotated[
+        str | None, typer.Option(help="A head noted earlier, elsewhere; it must still be there.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Check that no row was edited, removed, added or moved; exit code 2 if one was."""
+    from canal.privacy.ledger import Ledger
+
+    ledger = Ledger(path, must_exist=True)
+    found, count = ledger.verify(head=head), len(ledger.rows())
+    if as_json:
+        import json
+
+        typer.echo(json.dumps({"ok": True, "rows": count, "head": found}))
+    else:
+        typer.echo(f"{count} rows, the chain holds; head {found}")
+
+
+@ledger_app.command()
+def budget(
+    path: _Path,
+    cohort: Annotated[str, typer.Option(help="Whose budget: a site's cohort, or the queries.")],
+    epsilon: Annotated[float, typer.Option(help="What it may spend in all.")],
+    delta: Annotated[float, typer.Option(help="Delta of the same.")] = 1e-5,
+    unit: Annotated[UnitChoice, typer.Option(help="Unit of privacy.")] = UnitChoice.patient,
+    conversion: Annotated[
+        ConversionChoice, typer.Option(help="Between epsilon and rho.")
+    ] = ConversionChoice.exact,
+) -> None:
+    """Set what a cohort may spend; a later word replaces an earlier one, both stay on record."""
+    from canal.privacy.ledger import Ledger
+
+    ledger = Ledger(path)
+    ledger.set_budget(cohort, unit.value, epsilon=epsilon, delta=delta, conversion=conversion.value)
+    left = ledger.balance(cohort, unit.value)
+    typer.echo(
+        f"cohort {cohort}, unit {unit.value}: epsilon {epsilon:g} at delta {delta:g} "
+        f"(rho {left.budget:.4g}, {left.remaining:.4g} left)"
+    )

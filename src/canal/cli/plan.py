@@ -1,0 +1,207 @@
+"""`canal plan`: what a release will cost and carry, before any data is touched."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from canal.release.forecast import Forecast
+
+
+class Preset(StrEnum):
+    """Choices that go together."""
+
+    honest = "honest"
+    paper = "paper"
+
+
+class UnitChoice(StrEnum):
+    """Whose epsilon it is."""
+
+    patient = "patient"
+    image = "image"
+    paper = "paper"
+
+
+class ConversionChoice(StrEnum):
+    """Between epsilon and rho."""
+
+    exact = "exact"
+    paper = "paper"
+
+
+class SourceChoice(StrEnum):
+    """Where a statistic comes from."""
+
+    private = "private"
+    public = "public"
+
+
+def plan(
+    epsilon: Annotated[float, typer.Option(help="What the release may cost the chosen unit.")] = 8,
+    delta: Annotated[float, typer.Option(help="Delta of the same guarantee.")] = 1e-5,
+    teachers: Annotated[int, typer.Option(help="K: sites, one teacher each.")] = 3,
+    queries: Annotated[int, typer.Option(help="N: images that the recipient asks about.")] = 1000,
+    images_per_person: Annotated[
+        int, typer.Option(help="Most query images that show one person.")
+    ] = 1,
+    channels: Annotated[int, typer.Option(help="C: channels of the bottleneck.")] = 512,
+    released: Annotated[
+        int | None, typer.Option(help="M: channels to publish; a tenth of them if not given.")
+    ] = None,
+    height: Annotated[int, typer.Option(help="Height of the bottleneck.")] = 16,
+    width: Annotated[int, typer.Option(help="Width of the bottleneck.")] = 16,
+    preset: Annotated[
+        Preset, typer.Option(help="honest: protects a patient. paper: the paper's accounting.")
+    ] = Preset.honest,
+    unit: Annotated[
+        UnitChoice | None, typer.Option(help="Whose epsilon it is; the preset's if not given.")
+    ] = None,
+    conversion: Annotated[
+        ConversionChoice | None, typer.Option(help="Between epsilon and rho; the preset's.")
+    ] = None,
+    nonnegative: Annotated[
+        bool | None,
+        typer.Option("--nonnegative/--signed", help="Clamp features to be non-negative, or not."),
+    ] = None,
+    caps_source: Annotated[
+        SourceChoice | None, typer.Option(help="Caps from private or public data.")
+    ] = None,
+    importance_source: Annotated[
+        SourceChoice | None, typer.Option(help="Importance from private or public data.")
+    ] = None,
+    split: Annotated[
+        tuple[float, float, float],
+        typer.Option(help="Budget shares of caps, importance and release."),
+    ] = (0.10, 0.05, 0.85),
+    importance: Annotated[
+        Path | None,
+        typer.Option(help="Public scores, one a channel (.json, .npy, text); flat if not given."),
+    ] = None,
+    iterations: Annotated[int, typer.Option(help="Steps of a per-iteration release.")] = 10_000,
+    batch_size: Annotated[int, typer.Option(help="Its batch size.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what a release will cost and carry, before any data is touched."""
+    from canal.privacy.budget import BudgetSplit
+    from canal.privacy.units import Participants
+    from canal.release.forecast import forecast
+    from canal.release.importance_file import read_importance
+    from canal.release.plan import Plan
+
+    chosen = {
+        "unit": unit,
+        "conversion": conversion,
+        "nonnegative": nonnegative,
+        "caps_source": caps_source,
+        "importance_source": importance_source,
+    }
+    wanted = Plan.preset(
+        preset.value,
+        epsilon=epsilon,
+        delta=delta,
+        participants=Participants(teachers, queries, images_per_person),
+        channels=channels,
+        released=max(1, channels // 10) if released is None else released,
+        height=height,
+        width=width,
+        split=BudgetSplit(*split),
+        **{
+            name: value.value if isinstance(value, StrEnum) else value
+            for name, value in chosen.items()
+            if value is not None
+        },
+    )
+    scores = None if importance is None else read_importance(importance)
+    seen = forecast(wanted, scores, iterations=iterations, batch_size=batch_size)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(seen.to_json(), indent=2, allow_nan=False))
+    else:
+        _print(seen)
+
+
+def _print(seen: Forecast) -> None:
+    import numpy as np
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from canal.release.forecast import decibels
+
+    plan, console = seen.plan, Console(highlight=False)
+    rho, guarantee = plan.rho(), seen.guarantee()
+
+    def table(title: str, *columns: str) -> Table:
+        made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for number, name in enumerate(columns):
+            made.add_column(name, justify="left" if number == 0 else "right")
+        return made
+
+    people = plan.participants
+    console.print(
+        f"\n[bold]{plan.released} of {plan.channels} channels, {plan.height} x {plan.width}[/], "
+        f"K = {people.teachers} teachers, N = {people.queries} queries, "
+        f"epsilon {plan.epsilon:g} at delta {plan.delta:g} for a unit of [bold]{plan.unit}[/], "
+        f"{plan.conversion} conversion\n"
+    )
+
+    budget = table("Budget", "part", "share", "rho", "noise std", "source")
+    caps, scores = seen.canal.sigma("caps"), seen.canal.sigma("importance")
+    shares = plan.paid_split
+    sources = (plan.caps_source, plan.importance_source)
+    for name, share, sigma, source in (
+        ("caps", shares.caps, caps, sources[0]),
+        ("importance", shares.importance, scores, sources[1]),
+    ):
+        std = "-" if sigma is None else f"{float(sigma[0]):.4g}"
+        budget.add_row(name, f"{share:.0%}", f"{rho[name]:.4g}", std, source)
+    budget.add_row("features", f"{shares.release:.0%}", f"{rho['release']:.4g}", "below", "private")
+    console.print(budget)
+
+    def span(values: np.ndarray, form: str) -> tuple[str, str, str]:
+        finite = values[np.isfinite(values)]
+        # Not np.median: it loads numpy.ma, and a plan should be there at once.
+        low, middle, high = np.sort(finite)[[0, finite.size // 2, -1]]
+        return f"{low:{form}}", f"{middle:{form}}", f"{high:{form}}"
+
+    noise = table(
+        "Noise on the features, and what is left of them",
+        *("allocation", "std: least", "median", "most", "dB: least", "median", "most"),
+    )
+    for name, made in (("uniform", seen.uniform), ("water-filling", seen.canal)):
+        sigma = made.sigma("features")
+        if sigma is not None:
+            noise.add_row(name, *span(sigma, ".4g"), *span(decibels(made.snr()), ".1f"))
+    console.print(noise)
+
+    promise = table("Guarantee", "unit", "epsilon", "rho", "what one unit is")
+    promise.columns[-1].justify = "left"
+    for name, entry in guarantee.items():
+        style = "bold" if name == plan.unit else ""
+        promise.add_row(
+            name, f"{entry['epsilon']:.4g}", f"{entry['rho']:.4g}", entry["neighbours"], style=style
+        )
+    console.print(promise)
+
+    each = table(
+        "Released at every iteration instead of once",
+        *("times", "epsilon, same noise", "noise x, same epsilon", "signal lost, dB"),
+    )
+    for price in sorted(set(seen.penalties), key=lambda price: price.releases):
+        each.add_row(
+            f"{price.releases}",
+            f"{price.epsilon_per_iteration:.4g}",
+            f"{price.sigma_factor:.3g}",
+            f"{price.snr_loss_db:.1f}",
+            style="bold" if price == seen.penalties[0] else "",
+        )
+    console.print(each)
+    for sentence in seen.words():
+        console.print(f"- {sentence}")
+    console.print()

@@ -1,0 +1,58 @@
+"""Errors that a person can act on: each names the value, what is permitted, and the way out."""
+
+from __future__ import annotations
+
+
+class CanalError(Exception):
+    """Base of all that CANAL raises on purpose; the command line prints it without a trace."""
+
+
+class InvalidValueError(CanalError, ValueError):
+    """An argument lies outside of what it may be."""
+
+
+class UnknownUnitError(CanalError, KeyError):
+    """A unit of privacy for which nothing was stated: an error, never a cost of zero."""
+
+    def __str__(self) -> str:
+        """Give the sentence itself; `KeyError` would print its repr."""
+        return str(self.args[0])
+
+
+class LatticeOverflowError(CanalError, OverflowError):
+    """Signal and noise would not fit the integers that are to hold them."""
+
+
+class SecretError(CanalError):
+    """The secret behind the noise is missing, exposed, or already destroyed."""
+
+
+class LedgerError(CanalError):
+    """The ledger cannot be read, has no such budget, or a request contradicts what it holds."""
+
+
+class LedgerTamperedError(LedgerError):
+    """The chain of hashes does not hold: a row was edited, removed or moved."""
+
+
+class BudgetExceededError(LedgerError):
+    """A charge would go past the budget of its cohort.
+
+    Args:
+        cohort: whose budget it is.
+        unit: the unit of privacy.
+        requested: the rho that was asked for.
+        remaining: the rho that is left.
+    """
+
+    def __init__(self, cohort: str, unit: str, requested: float, remaining: float) -> None:
+        self.cohort = cohort
+        self.unit = unit
+        self.requested = requested
+        self.remaining = remaining
+        super().__init__(
+            f"the {unit} budget of cohort {cohort!r} does not cover this release: "
+            f"rho {requested:.6g} requested, {remaining:.6g} remaining; "
+            "ask for a smaller epsilon, or have the privacy officer raise the budget "
+            "with `canal ledger budget`"
+        )

@@ -1,0 +1,104 @@
+"""What a release costs, how its noise is spread, and how it is drawn. NumPy only; no deep learning.
+
+To be read in this order, each on its own page:
+
+==============  ================================================================================
+`gaussian`      rho, mu and (epsilon, delta) of a Gaussian mechanism, both ways
+`units`         whose privacy: patient, image, and the paper's mixture of the two
+`events`        what was published, and what all of it together promises
+`budget`        how one budget is divided over caps, importance and release
+`iteration`     what fresh noise at every training step would have cost
+`allocation`    how noise is spread over channels: uniform, water-filling, reverse
+`posterior`     positive scores from noisy ones
+`randomness`    the secret, its keys, and ChaCha20 streams
+`ziggurat`      standard normals from such a stream
+`lattice`       integer noise on integer sums
+`ledger`        who may spend what, and what was spent
+==============  ================================================================================
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from canal.privacy.allocation import (
+        cost,
+        distortion,
+        reverse_water_filling,
+        uniform,
+        water_filling,
+    )
+    from canal.privacy.budget import BudgetSplit
+    from canal.privacy.events import GaussianEvent, Guarantee
+    from canal.privacy.gaussian import (
+        delta_from_rho,
+        epsilon_from_rho,
+        mu_from_rho,
+        rho_from_epsilon,
+        rho_from_mu,
+    )
+    from canal.privacy.iteration import Penalty, penalty, releases_per_image
+    from canal.privacy.lattice import Lattice, rounded_gaussian
+    from canal.privacy.ledger import Balance, Charge, Ledger
+    from canal.privacy.posterior import posterior_mean
+    from canal.privacy.randomness import Secret, Stream
+    from canal.privacy.units import NEIGHBOURS, UNITS, Exposure, Participants, Unit
+
+# Loaded when first asked for: the ledger does not wait for NumPy, nor a plan for OpenSSL.
+_HOME = {
+    "allocation": ("cost", "distortion", "reverse_water_filling", "uniform", "water_filling"),
+    "budget": ("BudgetSplit",),
+    "events": ("GaussianEvent", "Guarantee"),
+    "gaussian": (
+        "delta_from_rho",
+        "epsilon_from_rho",
+        "mu_from_rho",
+        "rho_from_epsilon",
+        "rho_from_mu",
+    ),
+    "iteration": ("Penalty", "penalty", "releases_per_image"),
+    "lattice": ("Lattice", "rounded_gaussian"),
+    "ledger": ("Balance", "Charge", "Ledger"),
+    "posterior": ("posterior_mean",),
+    "randomness": ("Secret", "Stream"),
+    "units": ("NEIGHBOURS", "UNITS", "Exposure", "Participants", "Unit"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "NEIGHBOURS",
+    "UNITS",
+    "Balance",
+    "BudgetSplit",
+    "Charge",
+    "Exposure",
+    "GaussianEvent",
+    "Guarantee",
+    "Lattice",
+    "Ledger",
+    "Participants",
+    "Penalty",
+    "Secret",
+    "Stream",
+    "Unit",
+    "cost",
+    "delta_from_rho",
+    "distortion",
+    "epsilon_from_rho",
+    "mu_from_rho",
+    "penalty",
+    "posterior_mean",
+    "releases_per_image",
+    "reverse_water_filling",
+    "rho_from_epsilon",
+    "rho_from_mu",
+    "rounded_gaussian",
+    "uniform",
+    "water_filling",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

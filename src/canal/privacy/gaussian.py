@@ -1,0 +1,209 @@
+r"""What a Gaussian mechanism costs: rho, mu and (epsilon, delta), and the way between them.
+
+Everything that CANAL publishes is a Gaussian mechanism, so a whole release is *one* Gaussian with
+$\mu^2 = \sum (\text{sensitivity}/\sigma)^2$ and $\rho = \mu^2/2$. Two conversions, each named:
+
+`exact`
+    The Gaussian's own trade-off (Balle & Wang 2018, Theorem 8), the default:
+    $\delta(\varepsilon) = \Phi(-\varepsilon/\mu + \mu/2)
+    - e^\varepsilon\,\Phi(-\varepsilon/\mu - \mu/2)$.
+`paper`
+    Prop. 1.3 of Bun & Steinke 2016 and its inverse, the paper's Eq. eps-to-rho. Valid for every
+    zCDP mechanism, and so looser for a Gaussian.
+
+How the exact curve is evaluated. With $x = \varepsilon/\mu - \mu/2$ and Mills' ratio
+$R(x) = \Phi(-x)/\varphi(x)$, the identity $e^\varepsilon \varphi(x + \mu) = \varphi(x)$ turns the
+difference of two tails, which cancels and under- or overflows, into
+$$\delta(\varepsilon) = \varphi(x)\,\bigl(R(x) - R(x + \mu)\bigr),$$
+which does neither.
+
+Guarantees:
+    Every number is rounded to the safe side: a reported epsilon or delta is never below the truth,
+    an affordable rho never above it. The curve carries a bound on its own rounding error, and the
+    root-finders return the end of the bracket that was *checked* to be safe.
+    `epsilon_from_rho(rho_from_epsilon(e, d), d) <= e` holds without tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+from canal.errors import InvalidValueError
+
+Conversion = Literal["exact", "paper"]
+CONVERSIONS: tuple[Conversion, ...] = get_args(Conversion)
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_ASYMPTOTIC_FROM = 12.0
+_BISECTION_WIDTH = 2.0**-50
+# mills_ratio is good to 80 ulp (the largest exponent below 12 is 72); one more bit to be safe.
+_MILLS_ERROR = 2.0**-46
+
+
+def mills_ratio(x: float) -> float:
+    r"""Mills' ratio of the standard normal, $R(x) = (1 - \Phi(x)) / \varphi(x)$.
+
+    Guarantees:
+        Relative error below $2^{-46}$ for $x \ge -37$; decreasing in x.
+
+    >>> round(mills_ratio(0.0) ** 2, 12) == round(math.pi / 2, 12)
+    True
+    """
+    if x < _ASYMPTOTIC_FROM:
+        return math.sqrt(math.pi / 2) * math.erfc(x / math.sqrt(2)) * math.exp(x * x / 2)
+    # R(x) = 1/x - 1/x^3 + 3/x^5 - ...: at x >= 12 the 20th term is below 1e-19.
+    inverse_square, term, total = 1 / (x * x), 1.0, 1.0
+    for n in range(1, 20):
+        term *= -(2 * n - 1) * inverse_square
+        total += term
+    return total / x
+
+
+def _log_delta(epsilon: float, mu: float) -> float:
+    """An upper bound on the logarithm of the exact delta, tight to about 1e-12."""
+    x = epsilon / mu - mu / 2
+    if x < -30.0:
+        return 0.0
+    ratio = mills_ratio(x)
+    gap = ratio - mills_ratio(x + mu) + _MILLS_ERROR * ratio
+    rounding = (1 + abs(x)) * (epsilon / mu + mu) * 2.0**-51 + 2.0**-48
+    return min(0.0, -x * x / 2 - _LOG_SQRT_2PI + math.log(gap) + rounding)
+
+
+def delta_from_rho(epsilon: float, rho: float) -> float:
+    """The exact delta at which a Gaussian release of cost rho is (epsilon, delta)-private.
+
+    Args:
+        epsilon: at least 0.
+        rho: zCDP cost, at least 0.
+
+    >>> f"{delta_from_rho(1.0, 0.5):.6f}"
+    '0.126937'
+    """
+    _check_epsilon(epsilon)
+    _check_rho(rho)
+    if rho == 0 or math.isinf(epsilon):
+        return 0.0
+    if math.isinf(rho):
+        return 1.0
+    # nextafter: the exponential below the smallest double must not become a promise of zero.
+    return min(1.0, math.nextafter(math.exp(_log_delta(epsilon, mu_from_rho(rho))), math.inf))
+
+
+def epsilon_from_rho(rho: float, delta: float, conversion: Conversion = "exact") -> float:
+    r"""The epsilon that a release of cost rho amounts to at this delta, rounded up.
+
+    Args:
+        rho: zCDP cost $\mu^2/2$ of everything that was released, at least 0.
+        delta: in (0, 1).
+        conversion: `exact` or `paper`.
+
+    >>> round(epsilon_from_rho(0.5, 1e-5), 3), round(epsilon_from_rho(0.5, 1e-5, "paper"), 3)
+    (4.377, 5.299)
+    """
+    _check_rho(rho)
+    _check_delta(delta)
+    if rho == 0 or math.isinf(rho):
+        return rho
+    paper = (rho + 2 * math.sqrt(rho * -math.log(delta))) * (1 + 2.0**-50)
+    if check_conversion(conversion) == "paper":
+        return paper
+
+    mu, log_delta = mu_from_rho(rho), math.log(delta) - abs(math.log(delta)) * 2.0**-52
+
+    def is_safe(epsilon: float) -> bool:
+        return _log_delta(epsilon, mu) <= log_delta
+
+    if is_safe(0.0):
+        return 0.0
+    unsafe, safe = 0.0, paper
+    # Prop. 1.3 is an upper bound; the loop only matters where it is tight to the last bits.
+    while not is_safe(safe):
+        unsafe, safe = safe, 2 * safe
+    while safe - unsafe > _BISECTION_WIDTH * safe:
+        middle = unsafe + (safe - unsafe) / 2
+        if is_safe(middle):
+            safe = middle
+        else:
+            unsafe = middle
+    return safe
+
+
+def rho_from_epsilon(epsilon: float, delta: float, conversion: Conversion = "exact") -> float:
+    r"""The largest rho that (epsilon, delta) can pay for, rounded down.
+
+    `paper` is Eq. eps-to-rho, $\rho = (\sqrt{L + \varepsilon} - \sqrt{L})^2$ with
+    $L = \log(1/\delta)$, written as $(\varepsilon / (\sqrt{L + \varepsilon} + \sqrt{L}))^2$ so
+    that a small epsilon keeps its digits.
+
+    >>> gain = rho_from_epsilon(8, 1e-5) / rho_from_epsilon(8, 1e-5, "paper")
+    >>> round(gain, 3)  # how much more a Gaussian may spend than the paper's conversion allows
+    1.323
+    """
+    _check_epsilon(epsilon)
+    _check_delta(delta)
+    if epsilon == 0 or math.isinf(epsilon):
+        return epsilon
+    log_inverse = -math.log(delta)
+    root = epsilon / (math.sqrt(log_inverse + epsilon) + math.sqrt(log_inverse))
+    rho = root * root
+    if check_conversion(conversion) == "exact":
+        # The paper's rho is affordable; double from there until one is not.
+        safe, unsafe = 0.0, rho
+        while epsilon_from_rho(unsafe, delta) <= epsilon:
+            safe, unsafe = unsafe, 2 * unsafe
+        log_delta = math.log(delta)
+        low, high = mu_from_rho(safe), mu_from_rho(unsafe)
+        while high - low > _BISECTION_WIDTH * high:
+            middle = low + (high - low) / 2
+            if _log_delta(epsilon, middle) <= log_delta:
+                low = middle
+            else:
+                high = middle
+        rho = low * low / 2
+    # The promise is kept by our own ruler too: what is afforded never reads back as more.
+    while epsilon_from_rho(rho, delta, conversion) > epsilon:
+        rho *= 1 - 2.0**-49
+    return rho
+
+
+def mu_from_rho(rho: float) -> float:
+    r"""The parameter of Gaussian DP, $\mu = \sqrt{2\rho}$, rounded up."""
+    _check_rho(rho)
+    return math.nextafter(math.sqrt(2 * rho), math.inf) if rho else 0.0
+
+
+def rho_from_mu(mu: float) -> float:
+    r"""The zCDP cost $\rho = \mu^2/2$, rounded up."""
+    if not mu >= 0:
+        raise InvalidValueError(f"mu = {mu!r} must be at least 0")
+    return math.nextafter(mu * mu / 2, math.inf) if mu else 0.0
+
+
+def check_conversion(conversion: str) -> Conversion:
+    """Give the conversion back if it is one that we know."""
+    for known in CONVERSIONS:
+        if conversion == known:
+            return known
+    raise InvalidValueError(
+        f"conversion = {conversion!r} is unknown; choose one of {', '.join(CONVERSIONS)}"
+    )
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not epsilon >= 0:
+        raise InvalidValueError(f"epsilon = {epsilon!r} must be at least 0")
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise InvalidValueError(
+            f"delta = {delta!r} must lie between 0 and 1; 1e-5, or well below one over the number "
+            "of patients, is usual"
+        )
+
+
+def _check_rho(rho: float) -> None:
+    if not rho >= 0:
+        raise InvalidValueError(f"rho = {rho!r} must be at least 0")

@@ -1,0 +1,56 @@
+r"""Positive estimates from noisy scores that may have come out negative.
+
+A privatised score is $y = s + \mathcal N(0, \sigma^2)$ with $s \ge 0$ known. A tiny floor under a
+negative y would let that one channel eat the whole objective ($s^{-1/4}$ explodes); the posterior
+mean under a flat prior, the mean of $\mathcal N(y, \sigma^2)$ truncated to positive values, is
+always positive and of a sensible size:
+$$\hat s = y + \sigma\,\varphi(y/\sigma)/\Phi(y/\sigma) = \sigma\,\bigl(1/R(t) - t\bigr),
+\quad t = -y/\sigma.$$
+It reads only what was already released, so it is free.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from canal.errors import InvalidValueError
+from canal.privacy.gaussian import mills_ratio
+
+
+def posterior_mean(noisy: ArrayLike, sigma: float) -> NDArray[np.float64]:
+    r"""Posterior mean of non-negative scores, given what the Gaussian mechanism made of them.
+
+    Guarantees:
+        Positive for every finite input; increasing in the noisy score; above it; tends to it where
+        the score is far above the noise.
+
+    Args:
+        noisy: released scores, any shape.
+        sigma: standard deviation of the noise in them, above 0; public.
+
+    >>> posterior_mean([-1.0, 0.0, 50.0], sigma=1.0).round(3)
+    array([ 0.525,  0.798, 50.   ])
+    """
+    scores = np.asarray(noisy, dtype=np.float64)
+    if not 0 < sigma < math.inf:
+        raise InvalidValueError(f"sigma = {sigma!r} must be above 0 and finite")
+    if not np.isfinite(scores).all():
+        raise InvalidValueError("the noisy scores must be finite")
+    means = [sigma * _excess(-score / sigma) for score in scores.ravel().tolist()]
+    return np.asarray(means, dtype=np.float64).reshape(scores.shape)
+
+
+def _excess(t: float) -> float:
+    """Mean of a standard normal above t, less t: 1/R(t) - t."""
+    if t < -37:
+        return -t
+    if t < 12:
+        return 1 / mills_ratio(t) - t
+    # Laplace's continued fraction, 1/R(t) = t + 1/(t + 2/(t + 3/(t + ...))), cancels nothing.
+    tail = 0.0
+    for n in range(40, 0, -1):
+        tail = n / (t + tail)
+    return tail

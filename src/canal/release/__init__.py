@@ -1,0 +1,1 @@
+"""The release: plan, statistics, mechanism, store."""

@@ -1,0 +1,219 @@
+"""What a plan will cost and carry, in numbers and in plain words, before any data is touched."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canal.privacy.iteration import Penalty, penalty, releases_per_image
+from canal.privacy.units import NEIGHBOURS, UNITS
+from canal.release.plan import CalibratedPlan, Plan
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+PENALTY_STEPS = (1, 10, 100, 1_000, 10_000)
+# Signal over noise of one whole query, below which nothing can be learned from it, or easily.
+_NOTHING, _FAINT = 0.1, 10.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan under both allocations, and the price of releasing at every iteration instead.
+
+    Args:
+        canal: the plan with CANAL's water-filling.
+        uniform: the same plan with the same noise on every channel.
+        iterations: T, student steps of the per-iteration rival.
+        batch_size: B of the same.
+        penalties: sample-once against per-iteration; the rival's own Q first.
+    """
+
+    canal: CalibratedPlan
+    uniform: CalibratedPlan
+    iterations: int
+    batch_size: int
+    penalties: tuple[Penalty, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """What was asked for."""
+        return self.canal.plan
+
+    def guarantee(self) -> dict[str, dict[str, Any]]:
+        """What the release promises to each unit, whichever of the two allocations is used."""
+        plan, promise = self.plan, self.canal.guarantee
+        return {
+            unit: {
+                "epsilon": promise.epsilon(plan.delta, unit, plan.conversion),
+                "delta": plan.delta,
+                "rho": promise.rho(unit),
+                "mu": promise.mu(unit),
+                "neighbours": NEIGHBOURS[unit],
+            }
+            for unit in UNITS
+        }
+
+    def words(self) -> list[str]:
+        """What it means, in sentences for a person who has to decide."""
+        return [_verdict(self), *_other_units(self), _knobs(self.plan), _per_iteration(self)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values; an infinite sigma (channel not released) is null."""
+        plan = self.plan
+        rho = plan.rho()
+        return {
+            "plan": plan.to_json(),
+            "rho": math.fsum(rho.values()),
+            "split": asdict(plan.paid_split),
+            "rho_split": rho,
+            "sigma": {
+                "caps": _only(self.canal.sigma("caps")),
+                "importance": _only(self.canal.sigma("importance")),
+                "uniform": _only(self.uniform.sigma("features")),
+                "water_filling": _listed(self.canal.sigma("features")),
+            },
+            "guarantee": self.guarantee(),
+            "snr_db": {
+                "uniform": _only(decibels(self.uniform.snr())),
+                "water_filling": _listed(decibels(self.canal.snr())),
+                "whole_release": decibels(self.canal.total_snr()).item(),
+            },
+            "per_iteration": {
+                "iterations": self.iterations,
+                "batch_size": self.batch_size,
+                **asdict(self.penalties[0]),
+                "table": [asdict(entry) for entry in self.penalties[1:]],
+            },
+            "words": self.words(),
+        }
+
+
+def forecast(
+    plan: Plan,
+    importance: ArrayLike | None = None,
+    *,
+    iterations: int = 10_000,
+    batch_size: int = 8,
+) -> Forecast:
+    """Look ahead: calibrate the plan under both allocations and price the per-iteration rival.
+
+    Args:
+        plan: what is asked for.
+        importance: public scores of the channels; None for flat ones.
+        iterations: T of the per-iteration rival.
+        batch_size: B of the same.
+    """
+    canal = plan.calibrate(importance, "canal")
+    own = releases_per_image(iterations, batch_size, plan.participants.queries)
+    rho = {event.name: event.rho(plan.unit) for event in canal.guarantee.events}
+    features = rho.pop("features")
+    return Forecast(
+        canal=canal,
+        uniform=plan.calibrate(importance, "uniform"),
+        iterations=iterations,
+        batch_size=batch_size,
+        penalties=tuple(
+            penalty(features, releases, plan.delta, plan.conversion, once=sum(rho.values()))
+            for releases in (own, *PENALTY_STEPS)
+        ),
+    )
+
+
+def decibels(ratio: ArrayLike) -> NDArray[np.float64]:
+    """Ten times the logarithm; minus infinity where nothing is carried."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(10 * np.log10(ratio))
+
+
+def _verdict(seen: Forecast) -> str:
+    plan = seen.plan
+    best = float(decibels(seen.canal.snr().max()))
+    per_query = seen.canal.total_snr() / plan.participants.queries
+    if per_query < _NOTHING:
+        verdict = "the release carries no signal"
+    elif per_query < _FAINT:
+        verdict = "the signal is faint, and shows only in averages over many queries"
+    else:
+        verdict = "the release carries a signal that a student can learn from"
+    unit = f"{plan.unit}-level" if plan.unit != "paper" else "paper-accounted"
+    return (
+        f"At K = {plan.participants.teachers} and N = {plan.participants.queries} a {unit} epsilon "
+        f"of {plan.epsilon:g} leaves about {best:.0f} dB in the best channel: {verdict}. "
+        f"All {plan.participants.queries} queries together have a signal-to-noise ratio of at "
+        f"most {seen.canal.total_snr():.3g}."
+    )
+
+
+def _other_units(seen: Forecast) -> list[str]:
+    epsilon = {unit: promise["epsilon"] for unit, promise in seen.guarantee().items()}
+    if seen.plan.unit == "patient":
+        return [
+            f"Read in the paper's accounting this release has epsilon {epsilon['paper']:.3g}, "
+            "which is a guarantee for nobody; the patient's is the one to sign."
+        ]
+    return [
+        f"A patient of a training cohort gets epsilon {epsilon['patient']:.4g} from this release, "
+        f"not {seen.plan.epsilon:g}: that patient's teacher is heard on every query."
+    ]
+
+
+def _knobs(plan: Plan) -> str:
+    before = float(decibels(plan.calibrate().snr().max()))
+    people = plan.participants
+    changes: list[tuple[str, Plan]] = [
+        (
+            f"{10 * people.teachers} teachers",
+            replace(plan, participants=replace(people, teachers=10 * people.teachers)),
+        )
+    ]
+    fewer = max(people.images_per_person, people.queries // 10)
+    if plan.unit == "patient" and fewer < people.queries:
+        changes.append(
+            (f"{fewer} queries", replace(plan, participants=replace(people, queries=fewer)))
+        )
+    if plan.released >= 10:
+        changes.append(
+            (f"{plan.released // 10} channels", replace(plan, released=plan.released // 10))
+        )
+    if plan.height >= 8 and plan.width >= 8:
+        changes.append(
+            (
+                f"a {plan.height // 4} x {plan.width // 4} bottleneck",
+                replace(plan, height=plan.height // 4, width=plan.width // 4),
+            )
+        )
+    if not plan.nonnegative:
+        changes.append(("features clamped to be non-negative", replace(plan, nonnegative=True)))
+    if plan.conversion == "paper":
+        changes.append(("the exact conversion", replace(plan, conversion="exact")))
+    if "private" in (plan.caps_source, plan.importance_source):
+        public = replace(plan, caps_source="public", importance_source="public")
+        changes.append(("public caps and importance", public))
+    gains = [
+        f"{name} (+{float(decibels(other.calibrate().snr().max())) - before:.1f} dB)"
+        for name, other in changes
+    ]
+    return "The knobs that help: " + ", ".join(gains) + "."
+
+
+def _per_iteration(seen: Forecast) -> str:
+    own = seen.penalties[0]
+    return (
+        f"Fresh noise at every student step ({seen.iterations} steps of {seen.batch_size}) would "
+        f"release each image {own.releases} times: epsilon {own.epsilon_per_iteration:.4g} "
+        f"at this noise, or {own.snr_loss_db:.1f} dB less signal at this epsilon."
+    )
+
+
+def _only(sigma: NDArray[np.float64] | None) -> float | None:
+    """The one noise level of a statistic, or None where it is public and has none."""
+    return None if sigma is None else float(sigma[0])
+
+
+def _listed(values: NDArray[np.float64] | None) -> list[float | None]:
+    """One value for each channel; JSON has no infinity, so a channel not released is null."""
+    return [] if values is None else [v if math.isfinite(v) else None for v in values.tolist()]
