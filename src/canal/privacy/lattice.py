@@ -93,10 +93,10 @@ class Lattice:
         needed = (bound + TAIL_SIGMAS * float(np.max(_stds(sigma)))) / self.step
         limit = STORAGES[storage]
         if needed > limit:
-            coarsest = 2.0 ** math.ceil(math.log2(needed * self.step / limit))
+            exponent = math.ceil(math.log2(needed * self.step / limit))
             raise LatticeOverflowError(
                 f"{storage} holds values up to {limit}, but the sum and {TAIL_SIGMAS:g} sigma of "
-                f"noise need {needed:.4g} lattice steps; take a step of at least {coarsest:g}"
+                f"noise need {needed:.4g} lattice steps; take a step of at least 2**{exponent}"
                 + (", or int32" if storage == "int16" else "")
             )
 
@@ -146,21 +146,21 @@ def rounded_gaussian(std: ArrayLike, shape: tuple[int, ...], stream: Stream) -> 
             f"std = {float(stds.max()):.4g} lattice steps is more than 2**40; take a coarser one"
         )
     normal = standard_normal(stream, math.prod(shape))
-    spread = stds if stds.size == 1 else np.broadcast_to(stds, shape)
-    spread = spread.reshape(-1)
-    result = np.empty(normal.size, dtype=np.int64)
-    doubtful: list[int] = []
+    spread = stds.reshape(-1) if stds.size == 1 else np.broadcast_to(stds, shape).reshape(-1)
+    result = normal.view(np.int64)  # the same memory: each block is read, then replaced
+    doubtful: list[tuple[int, float]] = []
     for start in range(0, normal.size, _BLOCK):  # blocks stay in the cache
         part = slice(start, start + _BLOCK)
         part_std = spread if spread.size == 1 else spread[part]
         scaled = normal[part] * part_std
         integers = np.rint(scaled)
-        result[part] = integers
         distance = np.abs(np.subtract(scaled, integers, out=scaled), out=scaled)
-        doubtful += (np.flatnonzero(distance > 0.5 - part_std * _DOUBT) + start).tolist()
+        doubt = np.flatnonzero(distance > 0.5 - part_std * _DOUBT) + start
+        doubtful += zip(doubt.tolist(), normal[doubt].tolist(), strict=True)
+        result[part] = integers
     jitter = standard_normal(stream, len(doubtful)).tolist()
-    for index, v in zip(doubtful, jitter, strict=True):
-        exact = Fraction(float(normal[index])) + Fraction(_JITTER) * Fraction(v)
+    for (index, g), v in zip(doubtful, jitter, strict=True):
+        exact = Fraction(g) + Fraction(_JITTER) * Fraction(v)
         result[index] = round(Fraction(float(spread[index % spread.size])) * exact)
     return result.reshape(shape)
 

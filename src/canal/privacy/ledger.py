@@ -265,7 +265,7 @@ class Ledger:
                 # EXTRA: the journal's folder is synced too, so a charge survives a power cut.
                 connection.execute("PRAGMA synchronous = EXTRA")
                 yield connection
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from a damaged file
             raise LedgerError(
                 f"cannot use the ledger {self.path}: {error}; restore it from a copy, or choose a "
                 "file that you may write to"

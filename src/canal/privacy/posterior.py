@@ -12,6 +12,7 @@ It reads only what was already released, so it is free.
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,18 +40,20 @@ def posterior_mean(noisy: ArrayLike, sigma: float) -> NDArray[np.float64]:
         raise InvalidValueError(f"sigma = {sigma!r} must be above 0 and finite")
     if not np.isfinite(scores).all():
         raise InvalidValueError("the noisy scores must be finite")
-    means = [sigma * _excess(-score / sigma) for score in scores.ravel().tolist()]
-    return np.asarray(means, dtype=np.float64).reshape(scores.shape)
+    means = np.array([_truncated_mean(score, sigma) for score in scores.ravel().tolist()])
+    return means.reshape(scores.shape)
 
 
-def _excess(t: float) -> float:
-    """Mean of a standard normal above t, less t: 1/R(t) - t."""
-    if t < -37:
-        return -t
+def _truncated_mean(score: float, sigma: float) -> float:
+    t = -score / sigma
+    if t < -37:  # all of the normal is positive, to the last bit
+        return score
+    if t < 0:
+        return score + sigma / mills_ratio(t)
     if t < 12:
-        return 1 / mills_ratio(t) - t
+        return sigma * (1 / mills_ratio(t) - t)
     # Laplace's continued fraction, 1/R(t) = t + 1/(t + 2/(t + 3/(t + ...))), cancels nothing.
     tail = 0.0
     for n in range(40, 0, -1):
         tail = n / (t + tail)
-    return tail
+    return max(sigma * tail, sys.float_info.min)  # positive even where the quotient underflows

@@ -1,0 +1,226 @@
+"""Integer noise: its exact distribution with negative controls, its bits, and its limits."""
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from canal.errors import InvalidValueError, LatticeOverflowError
+from canal.privacy import Lattice, Secret, Stream, rounded_gaussian
+from canal.privacy import lattice as lattice_module
+from canal.privacy.lattice import STORAGES
+
+# False-alarm rate of each test below; the streams are fixed, so a pass stays a pass.
+ALPHA = 1e-7
+DRAWS = 2_000_000
+
+
+def stream(name: str) -> Stream:
+    return Stream(Secret.seeded(0).key(name.encode()))
+
+
+def chi_square(draws, std):
+    """p-value of the counts against the exact rounded Gaussian."""
+    reach = math.ceil(4.5 * std)
+    edges = np.arange(-reach, reach) + 0.5
+    cells = np.diff(np.concatenate([[0.0], stats.norm.cdf(edges / std), [1.0]]))
+    seen = np.bincount(np.searchsorted(edges, draws), minlength=cells.size)
+    return stats.chisquare(seen, cells * draws.size).pvalue
+
+
+def kolmogorov_smirnov(draws, std, seed=0):
+    """p-value of the draws, spread evenly over their lattice cells, against the normal."""
+    spread = draws + np.random.default_rng(seed).uniform(-0.5, 0.5, draws.size)
+    return stats.kstest(spread / std, "norm").pvalue
+
+
+def dependence(draws, std):
+    """p-value of a chi-square on the octiles of successive pairs against independence."""
+    octile = np.searchsorted(stats.norm.ppf(np.arange(1, 8) / 8) * std, draws)
+    table = np.bincount(octile[:-1:2] * 8 + octile[1::2], minlength=64).reshape(8, 8)
+    return stats.chi2_contingency(table).pvalue
+
+
+@pytest.mark.parametrize("std", [0.7, 2.5, 31.0])
+def test_chi_square_against_the_exact_probabilities(std):
+    draws = rounded_gaussian(std, (DRAWS,), stream(f"chi {std}"))
+    assert chi_square(draws, std) > ALPHA
+
+
+@pytest.mark.parametrize("std", [2000.0, 2.0**20])
+def test_kolmogorov_smirnov(std):
+    draws = rounded_gaussian(std, (DRAWS,), stream(f"ks {std}"))
+    assert kolmogorov_smirnov(draws, std) > ALPHA
+
+
+def test_successive_draws_are_independent():
+    draws = rounded_gaussian(50.0, (DRAWS,), stream("pairs"))
+    assert dependence(draws, 50.0) > ALPHA
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_negative_control_scale(factor):
+    draws = rounded_gaussian(2.5 * factor, (DRAWS,), stream("scale"))
+    assert chi_square(draws, 2.5) < ALPHA
+    draws = rounded_gaussian(2000.0 * factor, (DRAWS,), stream("scale"))
+    assert kolmogorov_smirnov(draws, 2000.0) < ALPHA
+
+
+def test_negative_control_rounding_off_by_a_half():
+    draws = np.floor(2.5 * np.random.default_rng(1).standard_normal(DRAWS)).astype(int)
+    assert chi_square(draws, 2.5) < ALPHA
+
+
+def test_negative_control_correlated_stream():
+    fresh = rounded_gaussian(50.0, (DRAWS,), stream("correlated")).astype(float)
+    echo = np.rint(math.sqrt(1 - 0.05**2) * fresh + 0.05 * np.roll(fresh, 1)).astype(int)
+    assert dependence(echo, 50.0) < ALPHA
+    again = np.repeat(rounded_gaussian(50.0, (DRAWS // 2,), stream("repeated")), 2)
+    assert dependence(again, 50.0) < ALPHA
+
+
+KNOWN_FIRST = [21423, 10235, -7303, -12685, -18395, 19726]
+KNOWN_DIGEST = "5470e76608f9a9823cfb156c3ae92b7d5b9f0196b1ee493ed418b18ecb8a7733"
+
+
+def test_known_answer():
+    """The same key gives the same bits on every run, platform and version of NumPy."""
+    draws = rounded_gaussian(12345.678, (300_000,), Stream(bytes(range(32))))
+    assert draws[:6].tolist() == KNOWN_FIRST
+    assert hashlib.sha256(draws.astype("<i8").tobytes()).hexdigest() == KNOWN_DIGEST
+
+
+def test_known_answer_without_vector_units():
+    """NumPy has other code for exp and log on a lesser processor; the bits must not care."""
+    features = "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX X86_V3 X86_V4"
+    program = (
+        "import hashlib; from canal.privacy import Stream, rounded_gaussian; "
+        "draws = rounded_gaussian(12345.678, (300_000,), Stream(bytes(range(32)))); "
+        "print(hashlib.sha256(draws.astype('<i8').tobytes()).hexdigest())"
+    )
+    # NumPy warns on the way about features that this processor never had.
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=os.environ | {"NPY_DISABLE_CPU_FEATURES": features},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == KNOWN_DIGEST
+
+
+def test_another_context_gives_other_noise():
+    secret = Secret.seeded(9)
+    a, b, again = (
+        rounded_gaussian(100.0, (100_000,), Stream(secret.key(b"plan", image)))
+        for image in (b"image 1", b"image 2", b"image 1")
+    )
+    np.testing.assert_array_equal(a, again)
+    # Correlation of unrelated streams is normal with deviation 1/sqrt(n).
+    assert abs(np.corrcoef(a, b)[0, 1]) * math.sqrt(a.size) < stats.norm.isf(ALPHA / 2)
+
+
+def test_per_channel_noise():
+    std = np.array([10.0, 100.0, 1000.0])[:, None, None]
+    draws = rounded_gaussian(std, (3, 200, 200), stream("channels"))
+    measured = np.square(draws / std).sum(axis=(1, 2))
+    low, high = stats.chi2.isf([1 - ALPHA / 2, ALPHA / 2], 40_000)
+    assert (low < measured).all()
+    assert (measured < high).all()
+
+
+@pytest.mark.parametrize(("v", "want"), [(1.0, 4), (-1.0, 3)])
+def test_a_rounding_in_doubt_is_settled_exactly(monkeypatch, v, want):
+    """std·g is 3.5 to the last bit of a double: the jitter decides, in rational arithmetic."""
+    values = iter([np.array([3.5 / 8]), np.array([v])])
+    monkeypatch.setattr(lattice_module, "standard_normal", lambda stream, count: next(values))
+    assert rounded_gaussian(8.0, (1,), stream("unused")).tolist() == [want]
+
+
+def test_doubt_is_rare_but_really_reached():
+    """At 2^36 steps one in 32 is in doubt; the noise stays Gaussian all the same."""
+    std = 2.0**36
+    draws = rounded_gaussian(std, (200_000,), stream("doubt"))
+    assert kolmogorov_smirnov(draws, std) > ALPHA
+
+
+@given(
+    hnp.arrays(np.float64, hnp.array_shapes(max_dims=3), elements=st.floats(-1e3, 1e3)),
+    st.integers(-20, 3),
+)
+def test_truncation_never_grows(values, exponent):
+    step = 2.0**exponent
+    integers = Lattice(step).truncate(values)
+    assert integers.dtype == np.int64
+    assert (np.abs(integers) * step <= np.abs(values)).all()
+    assert (np.abs(values - integers * step) < step).all()
+    assert (integers * np.sign(values) >= 0).all()
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_perturb_is_integer_addition(storage):
+    lattice = Lattice(2.0**-8)
+    total = np.arange(-500, 500).reshape(10, 100)
+    noisy = lattice.perturb(total, 0.5, stream("perturb"), bound=2.0, storage=storage)
+    assert noisy.dtype == storage
+    noise = rounded_gaussian(0.5 * 2**8, total.shape, stream("perturb"))
+    np.testing.assert_array_equal(noisy, total + noise)
+
+
+def test_overflow_is_refused_before_anything_is_drawn():
+    class Untouched(Stream):
+        def words(self, count):
+            raise AssertionError("noise was drawn")
+
+    lattice, total = Lattice(2.0**-12), np.zeros(4, dtype=np.int64)
+    with pytest.raises(LatticeOverflowError, match="or int32") as caught:
+        lattice.perturb(total, 5.0, Untouched(bytes(32)), bound=1.0, storage="int16")
+    suggested = 2.0 ** int(str(caught.value).split("at least 2**")[1].split(",")[0])
+    Lattice(suggested).check(1.0, 5.0, "int16")  # the way out is one
+    with pytest.raises(LatticeOverflowError):
+        Lattice(suggested / 2).check(1.0, 5.0, "int16")
+    with pytest.raises(LatticeOverflowError):
+        lattice.perturb(total, 1e6, Untouched(bytes(32)), bound=1.0, storage="int32")
+    lattice.check(1.0, 5.0, "int32")
+
+
+def test_what_lies_beyond_the_storage_is_saturated_not_wrapped(monkeypatch):
+    monkeypatch.setattr(
+        lattice_module, "standard_normal", lambda stream, count: np.array([30.0, -30.0])[:count]
+    )
+    noisy = Lattice(1.0).perturb(
+        np.zeros(2, dtype=int), 3000.0, stream("unused"), bound=0.0, storage="int16"
+    )
+    assert noisy.tolist() == [32767, -32767]
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, 0.3, math.nan, math.inf])
+def test_step_is_a_power_of_two(step):
+    with pytest.raises(InvalidValueError, match="power of two"):
+        Lattice(step)
+
+
+def test_errors():
+    lattice = Lattice(0.5)
+    for bad in (math.nan, math.inf, 1e300):
+        with pytest.raises(InvalidValueError, match="finite"):
+            lattice.truncate([bad])
+    with pytest.raises(InvalidValueError, match="integers"):
+        lattice.perturb([0.5], 1.0, stream("x"), bound=1.0, storage="int32")
+    with pytest.raises(InvalidValueError, match="int16 or int32"):
+        lattice.check(1.0, 1.0, "int8")
+    with pytest.raises(InvalidValueError, match="bound"):
+        lattice.check(-1.0, 1.0, "int16")
+    for sigma in (0.0, -1.0, math.nan, math.inf, []):
+        with pytest.raises(InvalidValueError, match="deviation"):
+            lattice.perturb(np.zeros(1, int), sigma, stream("x"), bound=1.0, storage="int32")
+    with pytest.raises(LatticeOverflowError, match="coarser"):
+        rounded_gaussian(2.0**41, (1,), stream("x"))
