@@ -50,6 +50,9 @@ def test_plan_for_people(tmp_path):
     ("arguments", "word"),
     [
         ("plan --epsilon -1", "epsilon"),
+        ("plan --epsilon 1e308", "epsilon"),
+        ("plan --delta 1e-31", "delta"),
+        ("ledger budget x.sqlite --cohort a --epsilon 1e-200", "epsilon"),
         ("plan --delta 2", "delta"),
         ("plan --teachers 0", "teachers"),
         ("plan --released 9 --channels 3", "released"),
@@ -84,6 +87,15 @@ def test_ledger_by_hand(tmp_path):
     wrong = run("ledger", "verify", ledger, "--head", "0" * 64)
     assert wrong.returncode == 2
     assert "are gone" in wrong.stderr
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    ledger = tmp_path / "ledger.sqlite"
+    name = "[bold]a[/bold] [/x]"
+    assert run("ledger", "budget", ledger, "--cohort", name, "--epsilon", "1").returncode == 0
+    shown = run("ledger", "show", ledger, env={"COLUMNS": "200"})
+    assert shown.returncode == 0, shown.stderr
+    assert name in shown.stdout
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):

@@ -1,6 +1,9 @@
 """Events and guarantees: composition, oracles, and the refusal to guess."""
 
+import copy
 import math
+import pickle
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -16,7 +19,7 @@ from canal.privacy import (
     cost,
     epsilon_from_rho,
 )
-from canal.privacy.events import PRECISION_PER_DRAW
+from canal.privacy.precision import ETA
 
 positive = st.floats(1e-3, 1e3)
 
@@ -79,12 +82,12 @@ def test_statistic_of_a_group_moves_m_times_as_far():
 def test_finite_precision_is_charged():
     ideal = GaussianEvent("f", (5.0,), {"patient": Exposure(1.0, 100)})
     real = GaussianEvent("f", (5.0,), {"patient": Exposure(1.0, 100)}, draws=10**6)
-    slack = 100 * 10**6 * PRECISION_PER_DRAW
-    assert slack > 0
+    slack = 2 * ETA * 100 * 10**6
     difference = Guarantee((real,)).epsilon(1e-5, "patient") - Guarantee((ideal,)).epsilon(
         1e-5, "patient"
     )
-    assert difference == pytest.approx(slack, rel=1e-6)
+    assert difference == pytest.approx(slack, rel=0.5)  # and a little more for delta
+    assert difference >= slack
 
 
 def test_a_channel_that_is_not_released_costs_nothing():
@@ -111,6 +114,12 @@ def test_sigma_must_be_positive(sigma):
         GaussianEvent("f", sigma, {"image": Exposure(1.0)})
 
 
+@pytest.mark.parametrize("draws", [-1, 1.5, math.nan, True])
+def test_draws_are_counted_in_whole_numbers(draws):
+    with pytest.raises(InvalidValueError, match="draws"):
+        GaussianEvent("f", (1.0,), {"image": Exposure(1.0)}, draws=draws)
+
+
 def test_sensitivities_match_the_blocks():
     with pytest.raises(InvalidValueError, match="2 sensitivities for 3 sigmas"):
         GaussianEvent("f", (1.0, 1.0, 1.0), {"image": Exposure((1.0, 2.0))})
@@ -125,6 +134,25 @@ def test_events_are_frozen():
     assert event.rho("image") == 0.5
     with pytest.raises(TypeError):
         event.exposures["image"] = Exposure(0.0)
+
+
+def test_events_travel():
+    event = GaussianEvent("f", (1.0, 2.0), Participants(3, 10).features(2.0), draws=7)
+    assert pickle.loads(pickle.dumps(event)) == event  # noqa: S301  # our own bytes
+    assert hash(copy.deepcopy(event)) == hash(event)
+    assert GaussianEvent(**{**asdict(event), "exposures": event.exposures}) == event
+
+
+def test_an_unknown_event_is_an_error():
+    with pytest.raises(InvalidValueError, match="no event that we know the price of"):
+        Guarantee(("laplace",))
+
+
+def test_repeating_an_event_repeats_its_price():
+    event = GaussianEvent("f", (3.0,), Participants(3, 10, 2).features(2.0), draws=5)
+    for unit in UNITS:
+        assert event.times(6).rho(unit) == pytest.approx(6 * event.rho(unit))
+        assert Guarantee((event.times(6),)).draws(unit) == 6 * Guarantee((event,)).draws(unit)
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -3,6 +3,7 @@
 import math
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,10 +36,25 @@ def true_delta(epsilon: float, mu) -> mp.mpf:
         return MP.exp(first) - MP.exp(second)
 
 
-@given(st.floats(-12, 200))
-def test_mills_ratio_against_mpmath(x):
-    want = MP.sqrt(MP.pi / 2) * MP.erfc(MP.mpf(x) / MP.sqrt(2)) * MP.exp(MP.mpf(x) ** 2 / 2)
-    assert abs(MP.mpf(mills_ratio(x)) / want - 1) < 2.0**-46
+def true_mills(x):
+    return MP.sqrt(MP.pi / 2) * MP.erfc(MP.mpf(x) / MP.sqrt(2)) * MP.exp(MP.mpf(x) ** 2 / 2)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-9, 0), (0, 4), (4, 5), (5, 6), (6, 12), (12, 50)])
+def test_mills_ratio_on_a_dense_grid(low, high):
+    for x in np.random.default_rng(0).uniform(low, high, 1500).tolist():
+        assert abs(MP.mpf(mills_ratio(x)) / true_mills(x) - 1) < 2.0**-47
+
+
+def test_safe_where_the_curve_cancels_most():
+    """Small epsilon and delta: two nearly equal ratios are subtracted, and must not go below."""
+    rng = np.random.default_rng(1)
+    for _ in range(1000):
+        epsilon, delta = 10 ** rng.uniform(-3, -1), 10 ** rng.uniform(-45, -8)
+        mu = MP.sqrt(2 * MP.mpf(rho_from_epsilon(float(epsilon), float(delta))))
+        x = MP.mpf(float(epsilon)) / mu - mu / 2
+        truth = (true_mills(x) - true_mills(x + mu)) * MP.exp(-x * x / 2) / MP.sqrt(2 * MP.pi)
+        assert truth <= float(delta)
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 8.0, 300.0, 1e5])
@@ -143,6 +159,10 @@ def test_edges():
     assert delta_from_rho(0.0, 1e6) == 1
     assert delta_from_rho(1e5, 1e-3) > 0  # below the smallest double, yet no promise of zero
     assert rho_from_mu(mu_from_rho(2.0)) >= 2.0
+    for delta in (1e-300, 1e-5, 0.5):  # the ends of the range come back, and at once
+        assert epsilon_from_rho(5e-324, delta) >= 0
+        assert 0 < epsilon_from_rho(1e100, delta) < math.inf
+        assert 0 <= rho_from_epsilon(1e-100, delta) <= rho_from_epsilon(1e100, delta) < 2e100
 
 
 @pytest.mark.parametrize(
@@ -155,6 +175,12 @@ def test_edges():
         (lambda: epsilon_from_rho(-1, 1e-5), "rho"),
         (lambda: epsilon_from_rho(math.nan, 1e-5), "rho"),
         (lambda: epsilon_from_rho(1, 1e-5, "renyi"), "conversion"),
+        (lambda: epsilon_from_rho(0, 1e-5, "renyi"), "conversion"),
+        (lambda: rho_from_epsilon(0, 1e-5, "renyi"), "conversion"),
+        (lambda: rho_from_epsilon(1e-200, 1e-5), "epsilon"),
+        (lambda: rho_from_epsilon(1e300, 1e-5), "epsilon"),
+        (lambda: delta_from_rho(1e300, 1e-20), "epsilon"),
+        (lambda: epsilon_from_rho(1e300, 1e-5), "rho"),
         (lambda: rho_from_mu(-1), "mu"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from canal.errors import InvalidValueError, SecretError
 from canal.privacy import Secret, Stream
+from canal.privacy.randomness import SAMPLER
 
 
 def hkdf(secret: bytes, info: bytes) -> bytes:
@@ -39,8 +40,8 @@ def test_a_stream_goes_on_where_it_was():
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_lanes_and_keys_are_unrelated():
-    streams = [Stream(bytes(32)), Stream(bytes(32), lane=1), Stream(bytes(31) + b"\x01")]
+def test_keys_are_unrelated():
+    streams = [Stream(bytes(32)), Stream(b"\x01" + bytes(31)), Stream(bytes(31) + b"\x01")]
     words = [stream.words(4096) for stream in streams]
     for a, b in itertools.combinations(words, 2):
         # 262,144 fair coins: six sigma is 1,536; false-alarm rate 2e-9 a pair.
@@ -49,7 +50,8 @@ def test_lanes_and_keys_are_unrelated():
 
 def test_key_is_hkdf_of_the_lengths_and_parts():
     secret = Secret(bytes(range(32)), private=True)
-    info = b"".join(len(p).to_bytes(8, "big") + p for p in (b"plan", b"teachers", b"image"))
+    parts = (b"canal noise", SAMPLER, b"plan", b"teachers", b"image")
+    info = b"".join(len(p).to_bytes(8, "big") + p for p in parts)
     assert secret.key(b"plan", b"teachers", b"image") == hkdf(bytes(range(32)), info)
 
 
@@ -75,6 +77,22 @@ def test_a_secret_is_kept_for_its_owner_only(tmp_path):
     assert Secret.create(tmp_path / "other") != made
     with pytest.raises(SecretError, match="exists already"):
         Secret.create(path)
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["other", "secret"]
+
+
+def test_a_fingerprint_names_a_secret_and_nothing_else():
+    """It goes into the ledger's key: a new secret makes a new release, to be charged."""
+    one, two = Secret.seeded(1), Secret.seeded(2)
+    assert one.fingerprint == Secret.seeded(1).fingerprint != two.fingerprint
+    assert bytes.fromhex(one.fingerprint) not in (one.value, one.key(), one.key(b"canal noise"))
+
+
+def test_killed_while_destroying_leaves_nothing_usable(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(bytes(32))  # overwritten, not yet unlinked
+    path.chmod(0o600)
+    with pytest.raises(SecretError, match="destroyed"):
+        Secret.load(path)
 
 
 def test_an_exposed_secret_is_refused(tmp_path):

@@ -1,12 +1,22 @@
 """The ziggurat: its tables against 50-digit arithmetic, its draws against the normal."""
 
+from fractions import Fraction
+
 import mpmath as mp
 import numpy as np
 import pytest
 from scipy import stats
 
 from canal.privacy import Stream
-from canal.privacy.ziggurat import LAYER_AREA, LAYERS, TAIL_START, _tables, standard_normal
+from canal.privacy.ziggurat import (
+    LAYER_AREA,
+    LAYERS,
+    TAIL_START,
+    UNCERTAINTY,
+    Normals,
+    _tables,
+    standard_normal,
+)
 
 MP = mp.MPContext()
 MP.dps = 50
@@ -50,28 +60,79 @@ def moments(draws):
 
 
 def test_moments_and_distribution():
-    draws = standard_normal(Stream(bytes(31) + b"\x05"), 4_000_000)
+    draws = standard_normal(Stream(bytes(31) + b"\x05"), 4_000_000).values
     assert np.abs(moments(draws)).max() < stats.norm.isf(ALPHA / 12)
     assert stats.kstest(draws, "norm").pvalue > ALPHA
 
 
 def test_moments_negative_control():
-    draws = standard_normal(Stream(bytes(31) + b"\x05"), 4_000_000)
+    draws = standard_normal(Stream(bytes(31) + b"\x05"), 4_000_000).values
     assert np.abs(moments(1.01 * draws)).max() > stats.norm.isf(ALPHA / 12)
     assert stats.kstest(1.01 * draws, "norm").pvalue < ALPHA
 
 
-def test_tail_and_every_layer_edge():
-    """Counts between the layers' edges, and beyond r, where only the tail's code is at work."""
-    n = 8_000_000
-    draws = np.abs(standard_normal(Stream(bytes(31) + b"\x06"), n))
+def edge_counts(draws):
+    """p-value of the counts between the layers' edges, and beyond r."""
     edges = np.concatenate([[0], np.sort(_tables().edge[:-1]), [3.8, 4.0, 4.3, 4.6, np.inf]])
-    seen = np.histogram(draws, edges)[0]
-    want = np.diff(stats.halfnorm.cdf(edges)) * n
-    assert want.min() > 5
-    assert stats.chisquare(seen, want * seen.sum() / want.sum()).pvalue > ALPHA
+    seen = np.histogram(np.abs(draws), edges)[0]
+    want = np.diff(stats.halfnorm.cdf(edges)) * draws.size
+    assert want.min() > 25
+    return stats.chisquare(seen, want * seen.sum() / want.sum()).pvalue
+
+
+def test_tail_and_every_layer_edge():
+    assert edge_counts(standard_normal(Stream(bytes(31) + b"\x06"), 8_000_000).values) > ALPHA
+
+
+def test_negative_control_edges():
+    """A tail that is too thin, and a layer that takes what lies above the curve, are both seen."""
+    draws = standard_normal(Stream(bytes(31) + b"\x06"), 8_000_000).values
+    beyond = np.abs(draws) > float(TAIL_START)
+    thin = np.where(beyond, float(TAIL_START) + (np.abs(draws) - float(TAIL_START)) * 0.5, draws)
+    assert edge_counts(thin) < ALPHA
+    edge = _tables().edge[100]
+    wedge = (np.abs(draws) > edge) & (np.abs(draws) < _tables().edge[99])
+    moved = np.where(wedge & (np.arange(draws.size) % 3 == 0), 0.9 * edge, draws)
+    assert edge_counts(moved) < ALPHA
+
+
+def test_exact_numbers_lie_where_their_doubles_say():
+    """The bits left out are within the stated uncertainty, and uniform over the interval."""
+    normals = standard_normal(Stream(bytes(31) + b"\x07"), 200_000)
+    words = Stream(bytes(31) + b"\x08").words(200_000).tolist()
+    assert len(normals.tail) > 20
+    chosen = [*range(0, 200_000, 40), *normals.tail]
+    offset = []
+    for index in chosen:
+        exact = normals.exact(index, words[index])
+        assert abs(exact - Fraction(float(normals.values[index]))) < UNCERTAINTY
+        if index not in normals.tail:
+            scale = Fraction(float(_tables().scale[normals.layers[index]]))
+            low, high = normals.exact(index, 0), normals.exact(index, 2**64 - 1)
+            assert float((high - low) / scale) == pytest.approx(2.0)
+            offset.append(float((exact - low) / (high - low)))
+    assert stats.kstest(offset, "uniform").pvalue > ALPHA
+
+
+def test_exact_tail_is_the_logarithm_itself():
+    normals = standard_normal(Stream(bytes(31) + b"\x07"), 200_000)
+    start = MP.mpf(str(TAIL_START))
+    for index, bits in normals.tail.items():
+        want = start - MP.log((MP.mpf(bits) + 0.5) / MP.mpf(2) ** 128) / start
+        got = abs(normals.exact(index, 0))
+        assert abs(MP.mpf(got.numerator) / MP.mpf(got.denominator) - want) < 1e-40
+
+
+def test_intervals_of_a_layer_meet():
+    """One double's interval ends where the next one's begins: no gap, no overlap."""
+    layer, odd = 37, 2**52 + 12345
+    scale = float(_tables().scale[layer])
+    values = np.array([odd, odd + 2]) * scale
+    normals = Normals(values, np.full(2, layer, dtype=np.uint8), {})
+    end, begin = normals.exact(0, 2**64 - 1), normals.exact(1, 0)
+    assert 0 < begin - end <= Fraction(scale) * Fraction(2, 2**64)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 65_535, 65_536, 65_537])
 def test_any_count(count):
-    assert standard_normal(Stream(bytes(32)), count).shape == (count,)
+    assert standard_normal(Stream(bytes(32)), count).values.shape == (count,)

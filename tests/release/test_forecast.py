@@ -47,6 +47,16 @@ def test_knobs_keep_their_word():
     assert after - before == pytest.approx(20.0, abs=0.05)
 
 
+def test_knobs_know_the_importance_and_say_nothing_of_what_does_not_help():
+    scores = np.geomspace(1, 1e-6, 512)
+    fewer = make(released=5).calibrate(scores).snr().max()
+    gain = decibels(fewer / make().calibrate(scores).snr().max())
+    assert f"5 channels (+{gain:.1f} dB)" in forecast(make(), scores).words()[2]
+    image = forecast(make(unit="image")).words()
+    assert "an image-level epsilon" in image[0]
+    assert "teachers" not in image[2]  # an image passes through all of them
+
+
 def test_another_unit_warns_of_the_patient():
     plan = make(preset="paper", epsilon=1.0)
     patient = plan.calibrate().guarantee.epsilon(1e-5, "patient", "paper")

@@ -109,7 +109,9 @@ def test_top_channels_are_taken_best_first():
 
 
 def test_finite_precision_is_set_aside():
-    assert 0 < make().precision < 1e-5
+    assert make().draws == 1000 * 51 * 16 * 16
+    private = make(caps_source="private")
+    assert private.calibrate().guarantee.draws("patient") == private.draws
     with pytest.raises(InvalidValueError, match="precision alone"):
         make(epsilon=1e-7, delta=0.1).calibrate()
 

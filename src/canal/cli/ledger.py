@@ -21,16 +21,16 @@ def show(path: _Path, as_json: _Json = False) -> None:
     """Show every budget, what was spent of it, and every charge."""
     from dataclasses import asdict
 
-    from canal.privacy.ledger import Ledger
+    from canal.privacy.ledger import Ledger, balances, head_of
 
-    ledger = Ledger(path, must_exist=True)
-    head, balances, rows = ledger.verify(), ledger.balances(), ledger.rows()
+    rows = Ledger(path, must_exist=True).verify()
+    head = head_of(rows)
     if as_json:
         import json
 
         seen = {
             "head": head,
-            "balances": [asdict(balance) for balance in balances],
+            "balances": [asdict(balance) for balance in balances(rows)],
             "rows": [asdict(row) for row in rows],
         }
         typer.echo(json.dumps(seen, indent=2))
@@ -39,6 +39,7 @@ def show(path: _Path, as_json: _Json = False) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
     budgets = Table(title="Budgets", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
@@ -46,9 +47,9 @@ def show(path: _Path, as_json: _Json = False) -> None:
         budgets.add_column(name)
     for name in ("epsilon", "of", "delta", "rho left", "not finished"):
         budgets.add_column(name, justify="right")
-    for balance in balances:
+    for balance in balances(rows):
         budgets.add_row(
-            balance.cohort,
+            Text(balance.cohort),
             balance.unit,
             f"{balance.epsilon_spent:.4g}",
             f"{balance.epsilon_budget:.4g}",
@@ -65,11 +66,11 @@ def show(path: _Path, as_json: _Json = False) -> None:
             f"{row.seq}",
             row.at.removesuffix("+00:00"),
             row.action,
-            row.cohort,
+            Text(row.cohort),
             row.unit,
             f"{row.rho:.4g}",
-            row.key[:12],
-            row.note,
+            Text(row.key[:12]),
+            Text(row.note),
         )
     console.print(history)
     console.print(f"head {head}\n")
@@ -83,11 +84,11 @@ def verify(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Check that no row was edited, removed, added or moved; exit code 2 if one was."""
-    from canal.privacy.ledger import Ledger
+    """Check that no row was edited, added, moved or taken from the middle; exit code 2 if so."""
+    from canal.privacy.ledger import Ledger, head_of
 
-    ledger = Ledger(path, must_exist=True)
-    found, count = ledger.verify(head=head), len(ledger.rows())
+    rows = Ledger(path, must_exist=True).verify(head=head)
+    found, count = head_of(rows), len(rows)
     if as_json:
         import json
 

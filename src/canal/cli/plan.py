@@ -78,6 +78,9 @@ def plan(
         tuple[float, float, float],
         typer.Option(help="Budget shares of caps, importance and release."),
     ] = (0.10, 0.05, 0.85),
+    caps_bound: Annotated[
+        float, typer.Option(help="B: public bound on the norm of one image's channel norms.")
+    ] = 1.0,
     importance: Annotated[
         Path | None,
         typer.Option(help="Public scores, one a channel (.json, .npy, text); flat if not given."),
@@ -110,6 +113,7 @@ def plan(
         height=height,
         width=width,
         split=BudgetSplit(*split),
+        caps_bound=caps_bound,
         **{
             name: value.value if isinstance(value, StrEnum) else value
             for name, value in chosen.items()
@@ -140,7 +144,7 @@ def _print(seen: Forecast) -> None:
     def table(title: str, *columns: str) -> Table:
         made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for number, name in enumerate(columns):
-            made.add_column(name, justify="left" if number == 0 else "right")
+            made.add_column(name, justify="right" if number else "left", no_wrap=number == 0)
         return made
 
     people = plan.participants
@@ -164,20 +168,20 @@ def _print(seen: Forecast) -> None:
     budget.add_row("features", f"{shares.release:.0%}", f"{rho['release']:.4g}", "below", "private")
     console.print(budget)
 
-    def span(values: np.ndarray, form: str) -> tuple[str, str, str]:
-        finite = values[np.isfinite(values)]
+    def span(values: np.ndarray, form: str) -> str:
         # Not np.median: it loads numpy.ma, and a plan should be there at once.
-        low, middle, high = np.sort(finite)[[0, finite.size // 2, -1]]
-        return f"{low:{form}}", f"{middle:{form}}", f"{high:{form}}"
+        finite = np.sort(values[np.isfinite(values)])
+        shown = [f"{finite[place]:{form}}" for place in (0, finite.size // 2, -1)]
+        return shown[0] if len(set(shown)) == 1 else " / ".join(shown)
 
     noise = table(
-        "Noise on the features, and what is left of them",
-        *("allocation", "std: least", "median", "most", "dB: least", "median", "most"),
+        "Noise on the features, and what is left of them (least / median / most)",
+        *("allocation", "noise std", "signal to noise, dB"),
     )
     for name, made in (("uniform", seen.uniform), ("water-filling", seen.canal)):
         sigma = made.sigma("features")
         if sigma is not None:
-            noise.add_row(name, *span(sigma, ".4g"), *span(decibels(made.snr()), ".1f"))
+            noise.add_row(name, span(sigma, ".4g"), span(decibels(made.snr()), ".1f"))
     console.print(noise)
 
     promise = table("Guarantee", "unit", "epsilon", "rho", "what one unit is")

@@ -5,6 +5,7 @@ To be read in this order, each on its own page:
 ==============  ================================================================================
 `gaussian`      rho, mu and (epsilon, delta) of a Gaussian mechanism, both ways
 `units`         whose privacy: patient, image, and the paper's mixture of the two
+`precision`     what it costs that a computer draws the noise
 `events`        what was published, and what all of it together promises
 `budget`        how one budget is divided over caps, importance and release
 `iteration`     what fresh noise at every training step would have cost
@@ -13,6 +14,7 @@ To be read in this order, each on its own page:
 `randomness`    the secret, its keys, and ChaCha20 streams
 `ziggurat`      standard normals from such a stream
 `lattice`       integer noise on integer sums
+`chain`         rows that nobody edits unseen
 `ledger`        who may spend what, and what was spent
 ==============  ================================================================================
 """
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     )
     from canal.privacy.iteration import Penalty, penalty, releases_per_image
     from canal.privacy.lattice import Lattice, rounded_gaussian
-    from canal.privacy.ledger import Balance, Charge, Ledger
+    from canal.privacy.ledger import Balance, Charge, Ledger, balances, head_of
     from canal.privacy.posterior import posterior_mean
     from canal.privacy.randomness import Secret, Stream
     from canal.privacy.units import NEIGHBOURS, UNITS, Exposure, Participants, Unit
@@ -58,7 +60,7 @@ _HOME = {
     ),
     "iteration": ("Penalty", "penalty", "releases_per_image"),
     "lattice": ("Lattice", "rounded_gaussian"),
-    "ledger": ("Balance", "Charge", "Ledger"),
+    "ledger": ("Balance", "Charge", "Ledger", "balances", "head_of"),
     "posterior": ("posterior_mean",),
     "randomness": ("Secret", "Stream"),
     "units": ("NEIGHBOURS", "UNITS", "Exposure", "Participants", "Unit"),
@@ -81,10 +83,12 @@ __all__ = [
     "Secret",
     "Stream",
     "Unit",
+    "balances",
     "cost",
     "delta_from_rho",
     "distortion",
     "epsilon_from_rho",
+    "head_of",
     "mu_from_rho",
     "penalty",
     "posterior_mean",

@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from canal.errors import InvalidValueError
 
 Array = NDArray[np.float64]
+# Far beyond anything with a meaning, and such that no square or quotient leaves the doubles.
+_SMALLEST, _LARGEST = 1e-60, 1e60
 
 
 def cost(sensitivity: ArrayLike, sigma: ArrayLike) -> float:
@@ -27,14 +29,14 @@ def cost(sensitivity: ArrayLike, sigma: ArrayLike) -> float:
     >>> cost([2.0, 2.0], [2.0, np.inf])
     0.5
     """
-    sigma = _positive("sigma", sigma, allow_infinite=True)
+    sigma = _noise(sigma)
     ratio = _sensitivities(sensitivity, sigma.shape) / sigma
     return math.fsum((ratio * ratio).ravel()) / 2
 
 
 def distortion(importance: ArrayLike, sigma: ArrayLike) -> float:
     r"""The objective $\sum_c s_c \sigma_c^2$ of Eq. opt; zero importance distorts nothing."""
-    sigma = _positive("sigma", sigma, allow_infinite=True)
+    sigma = _noise(sigma)
     score = _importances(importance, sigma.shape)
     felt = score > 0
     return math.fsum(score[felt] * np.square(sigma[felt]))
@@ -130,12 +132,7 @@ def reverse_water_filling(
 def _saturate(sigma: Array, sensitivity: Array, rho: float) -> Array:
     """Rescale sigma so that its cost equals rho to the last bits, from below."""
     for _ in range(2):
-        spent = cost(sensitivity, sigma)
-        if not 0 < spent < math.inf:
-            raise InvalidValueError(
-                f"rho = {rho!r} with these sensitivities is beyond what a double can hold"
-            )
-        sigma = sigma * math.sqrt(spent / rho)
+        sigma = sigma * math.sqrt(cost(sensitivity, sigma) / rho)
     while cost(sensitivity, sigma) > rho:
         sigma = np.nextafter(sigma, np.inf)
     return sigma
@@ -167,17 +164,26 @@ def _sensitivities(sensitivity: ArrayLike, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(delta, shape)
 
 
+def _noise(sigma: ArrayLike) -> Array:
+    array = np.asarray(sigma, dtype=np.float64)
+    if array.size == 0 or not (array > 0).all():
+        raise InvalidValueError("sigma must be above 0 everywhere, infinite where not released")
+    return array
+
+
 def _positive(name: str, values: ArrayLike, *, allow_infinite: bool = False) -> Array:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise InvalidValueError(f"{name} is empty; give one number for each channel")
-    if not (array > 0).all() or not (allow_infinite or np.isfinite(array).all()):
+    inside = (array >= _SMALLEST) & (array <= _LARGEST)
+    if not (inside | (allow_infinite & (array == np.inf))).all():
         raise InvalidValueError(
-            f"{name} must be above 0{'' if allow_infinite else ' and finite'} everywhere"
+            f"{name} must lie between {_SMALLEST} and {_LARGEST} everywhere"
+            + (", or be infinite" if allow_infinite else "")
         )
     return array
 
 
 def _check_rho(rho: float) -> None:
-    if not 0 < rho < math.inf:
-        raise InvalidValueError(f"rho = {rho!r} must be above 0 and finite")
+    if not _SMALLEST <= rho <= _LARGEST:
+        raise InvalidValueError(f"rho = {rho!r} must lie between {_SMALLEST} and {_LARGEST}")

@@ -11,15 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from canal.errors import InvalidValueError, UnknownUnitError
-from canal.privacy.gaussian import Conversion, epsilon_from_rho, mu_from_rho
+from canal.privacy.gaussian import Conversion, mu_from_rho
+from canal.privacy.precision import epsilon_of_release
 from canal.privacy.units import UNITS, Exposure, Unit, check_unit
-
-# What our sampler's finite precision can add to epsilon, per draw (see canal.privacy.lattice).
-PRECISION_PER_DRAW = 2.0**-44
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,16 @@ class GaussianEvent:
     Args:
         name: what it is ("features", "caps", "importance").
         sigma: noise standard deviation of each block; infinite for a block that is not published.
-        exposures: for each unit, how far it can move this event and how often. A unit that is
-            missing here is an error when it is asked for, never a cost of zero.
+        exposures: for each unit, how far it can move this event and how often; a mapping, kept
+            as pairs. A unit that is missing here is an error when it is asked for, never a cost
+            of zero.
         draws: how many noise values one publication takes. They come from a sampler of finite
             precision, which is paid for; 0 stands for the ideal, continuous Gaussian.
     """
 
     name: str
     sigma: tuple[float, ...]
-    exposures: Mapping[Unit, Exposure]
+    exposures: Mapping[Unit, Exposure] | tuple[tuple[Unit, Exposure], ...]
     draws: int = 0
 
     def __post_init__(self) -> None:
@@ -46,9 +44,12 @@ class GaussianEvent:
             raise InvalidValueError(
                 f"event {self.name!r}: every sigma must be above 0, and there must be at least one"
             )
-        if self.draws < 0:
-            raise InvalidValueError(f"event {self.name!r}: draws = {self.draws} is below 0")
-        for unit, exposure in self.exposures.items():
+        if isinstance(self.draws, bool) or not isinstance(self.draws, int) or self.draws < 0:
+            raise InvalidValueError(
+                f"event {self.name!r}: draws = {self.draws!r} must be a whole number, at least 0"
+            )
+        exposures = tuple(dict(self.exposures).items())
+        for unit, exposure in exposures:
             check_unit(unit)
             size = len(exposure.sensitivity) if isinstance(exposure.sensitivity, tuple) else 1
             if size not in (1, len(sigma)):
@@ -57,17 +58,18 @@ class GaussianEvent:
                     f"{len(sigma)} sigmas; give one, or as many as there are sigmas"
                 )
         object.__setattr__(self, "sigma", sigma)
-        object.__setattr__(self, "exposures", MappingProxyType(dict(self.exposures)))
+        object.__setattr__(self, "exposures", exposures)
 
     def exposure(self, unit: Unit) -> Exposure:
         """How far one unit can move this event, and how often."""
         check_unit(unit)
-        if unit not in self.exposures:
+        stated = dict(self.exposures)
+        if unit not in stated:
             raise UnknownUnitError(
                 f"event {self.name!r} states no sensitivity for unit {unit!r} "
-                f"(only for {', '.join(self.exposures) or 'none'}); its cost is unknown, not zero"
+                f"(only for {', '.join(stated) or 'none'}); its cost is unknown, not zero"
             )
-        return self.exposures[unit]
+        return stated[unit]
 
     def ratios(self, unit: Unit) -> tuple[float, ...]:
         r"""$\Delta_c/\sigma_c$ of each block for one publication."""
@@ -78,14 +80,18 @@ class GaussianEvent:
             sensitivity *= len(self.sigma)
         return tuple(delta / sigma for delta, sigma in zip(sensitivity, self.sigma, strict=True))
 
+    def times(self, count: int) -> GaussianEvent:
+        """The same, published this many times as often, with fresh noise each time."""
+        more = {
+            unit: Exposure(exposure.sensitivity, exposure.count * count)
+            for unit, exposure in dict(self.exposures).items()
+        }
+        return GaussianEvent(self.name, self.sigma, more, self.draws)
+
     def rho(self, unit: Unit) -> float:
         r"""The zCDP cost $\tfrac n2 \sum_c (\Delta_c/\sigma_c)^2$ of this event for one unit."""
         once = math.fsum(ratio * ratio for ratio in self.ratios(unit)) / 2
         return once * self.exposure(unit).count
-
-    def precision(self, unit: Unit) -> float:
-        """What finite precision adds to epsilon, at most."""
-        return PRECISION_PER_DRAW * self.draws * self.exposure(unit).count
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,14 @@ class Guarantee:
     """
 
     events: tuple[GaussianEvent, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for event in self.events:
+            if not isinstance(event, GaussianEvent):
+                raise InvalidValueError(
+                    f"{event!r} is no event that we know the price of; describe it as a "
+                    "GaussianEvent"
+                )
 
     def __add__(self, other: Guarantee) -> Guarantee:
         return Guarantee(self.events + other.events)
@@ -113,15 +127,13 @@ class Guarantee:
         """The parameter of Gaussian DP of all events together, rounded up."""
         return mu_from_rho(self.rho(unit))
 
-    def precision(self, unit: Unit) -> float:
-        """What finite precision adds to epsilon, at most."""
-        return math.fsum(event.precision(unit) for event in self.events)
+    def draws(self, unit: Unit) -> int:
+        """How many noise values one unit takes part in."""
+        return sum(event.draws * event.exposure(unit).count for event in self.events)
 
     def epsilon(self, delta: float, unit: Unit, conversion: Conversion = "exact") -> float:
         """The epsilon of all events together at this delta, rounded up."""
-        curve = epsilon_from_rho(self.rho(unit), delta, conversion)
-        slack = self.precision(unit)
-        return math.nextafter(curve + slack, math.inf) if slack else curve
+        return epsilon_of_release(self.rho(unit), delta, self.draws(unit), conversion)
 
     def epsilons(self, delta: float, conversion: Conversion = "exact") -> dict[Unit, float]:
         """Epsilon for every unit, side by side."""
@@ -130,7 +142,7 @@ class Guarantee:
     def to_dp_event(self, unit: Unit) -> Any:
         """The same release as a `dp_accounting.DpEvent`, for anyone's accountant to check.
 
-        The event is the ideal one: what finite precision adds is `precision(unit)`.
+        The event is the ideal one, without what the sampler's finite precision adds.
         """
         try:
             import dp_accounting

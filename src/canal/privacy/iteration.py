@@ -11,7 +11,9 @@ import math
 from dataclasses import dataclass
 
 from canal.errors import InvalidValueError
-from canal.privacy.gaussian import Conversion, epsilon_from_rho
+from canal.privacy.events import Guarantee
+from canal.privacy.gaussian import Conversion
+from canal.privacy.units import Unit
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Penalty:
         releases: Q, the times that one image is released; whole, rounded up.
         epsilon_once: epsilon when everything is released once.
         epsilon_per_iteration: epsilon at the same noise, released Q times.
-        sigma_factor: how much more noise holds epsilon_once over Q releases.
+        sigma_factor: how much more noise holds the features' share over Q releases.
         snr_loss_db: what that noise costs in signal-to-noise, in dB.
     """
 
@@ -50,28 +52,36 @@ def releases_per_image(iterations: int, batch_size: int, queries: int) -> int:
 
 
 def penalty(
-    rho: float,
+    guarantee: Guarantee,
     releases: int,
     delta: float,
+    unit: Unit,
     conversion: Conversion = "exact",
     *,
-    once: float = 0.0,
+    repeated: str = "features",
 ) -> Penalty:
     """Sample-once against per-iteration.
 
     Args:
-        rho: what one release of the features costs.
+        guarantee: of everything, released once.
         releases: Q, as from `releases_per_image`.
         delta: of every epsilon here.
+        unit: of privacy.
         conversion: between rho and epsilon.
-        once: rho of what either model publishes once (caps, importance).
+        repeated: the events of this name get fresh noise Q times; all others (caps, importance)
+            are published once in either model.
     """
     if releases < 1:
         raise InvalidValueError(f"releases = {releases!r} must be at least 1")
+    if not any(event.name == repeated for event in guarantee.events):
+        raise InvalidValueError(f"there is no event {repeated!r} to repeat")
+    often = Guarantee(
+        tuple(e.times(releases) if e.name == repeated else e for e in guarantee.events)
+    )
     return Penalty(
         releases=releases,
-        epsilon_once=epsilon_from_rho(once + rho, delta, conversion),
-        epsilon_per_iteration=epsilon_from_rho(once + rho * releases, delta, conversion),
+        epsilon_once=guarantee.epsilon(delta, unit, conversion),
+        epsilon_per_iteration=often.epsilon(delta, unit, conversion),
         sigma_factor=math.sqrt(releases),
         snr_loss_db=10 * math.log10(releases),
     )

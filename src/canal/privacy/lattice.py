@@ -7,13 +7,10 @@ what is published is a post-processing of the continuous Gaussian mechanism, and
 accounting holds. No float is ever added to private data, so there are no low-order bits to read
 (Mironov 2012).
 
-Exactness of the rounding. A float draw g stands for $g + \tau v$ with v another normal and
-$\tau = 2^{-46}$, wide enough to smooth the grid of doubles away and too narrow to change anything
-else. Where $\tau v$ could move the rounded value, v is drawn and the sum is rounded in exact
-rational arithmetic; everywhere else it need not be known. A lattice point's probability is then
-within a factor $1 \pm 2^{-45}$ of the ideal (`canal.privacy.ziggurat`), which can add at most
-$2^{-44}$ to epsilon for every coordinate drawn. That, too, is charged
-(`canal.privacy.events.PRECISION_PER_DRAW`).
+Exactness of the rounding. A double is the middle of a tiny interval of real numbers. Where all of
+it rounds to one integer, that is the draw; where it might not, the bits that the double left out
+are drawn and the number is rounded in rational arithmetic. So nothing depends on how fine the
+lattice is, and what remains of the sampler's imperfection is charged (`canal.privacy.precision`).
 """
 
 from __future__ import annotations
@@ -28,17 +25,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from canal.errors import InvalidValueError, LatticeOverflowError
 from canal.privacy.randomness import Stream
-from canal.privacy.ziggurat import standard_normal
+from canal.privacy.ziggurat import UNCERTAINTY, standard_normal
 
 Storage = Literal["int16", "int32"]
 STORAGES: dict[str, int] = {"int16": 2**15 - 1, "int32": 2**31 - 1}
 # Noise beyond ten sigma has probability 2e-23 a draw; it is then saturated, never wrapped.
 TAIL_SIGMAS = 10.0
-# Names how bits become noise. Changing the sampler changes this, and with it every key.
-SAMPLER = "rounded-gaussian/ziggurat-256/chacha20/1"
-
-_JITTER = 2.0**-46
-_DOUBT = 2.0**-42  # |tau * v| and the rounding of std * g stay below this, in units of std
+# How far the double std * g may be from the exact product, in units of std: the double's own
+# uncertainty and the rounding of the multiplication.
+_DOUBT = 2 * UNCERTAINTY
 _BLOCK = 1 << 16
 
 Integers = NDArray[np.int64]
@@ -117,8 +112,8 @@ class Lattice:
             storage: integer type of the result.
         """
         integers = np.asarray(total)
-        if not np.issubdtype(integers.dtype, np.integer):
-            raise InvalidValueError(f"the sum must be integers, not {integers.dtype}")
+        if not np.issubdtype(integers.dtype, np.signedinteger):
+            raise InvalidValueError(f"the sum must be signed integers, not {integers.dtype}")
         self.check(bound, sigma, storage)
         stds = _stds(sigma) / self.step
         noisy = rounded_gaussian(stds, integers.shape, stream)
@@ -138,30 +133,33 @@ def rounded_gaussian(std: ArrayLike, shape: tuple[int, ...], stream: Stream) -> 
     >>> from canal.privacy import Secret
     >>> stream = Stream(Secret.seeded(7).key(b"docs"))
     >>> rounded_gaussian(1000.0, (4,), stream)
-    array([-678,  935, 2190, -596])
+    array([ 595, -850,  308, -554])
     """
     stds = _stds(std)
     if stds.max() > 2.0**40:
         raise LatticeOverflowError(
             f"std = {float(stds.max()):.4g} lattice steps is more than 2**40; take a coarser one"
         )
+    try:
+        spread = np.broadcast_to(stds, stds.shape if stds.size == 1 else shape).reshape(-1)
+    except ValueError as error:
+        raise InvalidValueError(
+            f"noise levels of shape {stds.shape} do not fit values of shape {shape}"
+        ) from error
     normal = standard_normal(stream, math.prod(shape))
-    spread = stds.reshape(-1) if stds.size == 1 else np.broadcast_to(stds, shape).reshape(-1)
-    result = normal.view(np.int64)  # the same memory: each block is read, then replaced
-    doubtful: list[tuple[int, float]] = []
-    for start in range(0, normal.size, _BLOCK):  # blocks stay in the cache
+    result = np.empty(normal.values.size, dtype=np.int64)
+    doubtful: list[int] = []
+    for start in range(0, result.size, _BLOCK):  # blocks stay in the cache
         part = slice(start, start + _BLOCK)
-        part_std = spread if spread.size == 1 else spread[part]
-        scaled = normal[part] * part_std
+        std_here = spread if spread.size == 1 else spread[part]
+        scaled = normal.values[part] * std_here
         integers = np.rint(scaled)
-        distance = np.abs(np.subtract(scaled, integers, out=scaled), out=scaled)
-        doubt = np.flatnonzero(distance > 0.5 - part_std * _DOUBT) + start
-        doubtful += zip(doubt.tolist(), normal[doubt].tolist(), strict=True)
         result[part] = integers
-    jitter = standard_normal(stream, len(doubtful)).tolist()
-    for (index, g), v in zip(doubtful, jitter, strict=True):
-        exact = Fraction(g) + Fraction(_JITTER) * Fraction(v)
-        result[index] = round(Fraction(float(spread[index % spread.size])) * exact)
+        distance = np.abs(np.subtract(scaled, integers, out=scaled), out=scaled)
+        doubtful += (np.flatnonzero(distance > 0.5 - std_here * _DOUBT) + start).tolist()
+    for index, word in zip(doubtful, stream.words(len(doubtful)).tolist(), strict=True):
+        exact = Fraction(float(spread[index % spread.size])) * normal.exact(index, word)
+        result[index] = round(exact)
     return result.reshape(shape)
 
 

@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from canal.errors import InvalidValueError
-from canal.privacy.gaussian import mills_ratio
+from canal.privacy.gaussian import mills_fraction, mills_ratio
 
 
 def posterior_mean(noisy: ArrayLike, sigma: float) -> NDArray[np.float64]:
     r"""Posterior mean of non-negative scores, given what the Gaussian mechanism made of them.
 
     Guarantees:
-        Positive for every finite input; increasing in the noisy score; above it; tends to it where
-        the score is far above the noise.
+        Positive for every finite input; above the noisy score, and increasing with it up to
+        rounding; tends to it where the score is far above the noise.
 
     Args:
         noisy: released scores, any shape.
@@ -50,10 +50,7 @@ def _truncated_mean(score: float, sigma: float) -> float:
         return score
     if t < 0:
         return score + sigma / mills_ratio(t)
-    if t < 12:
+    if t < 5:
         return sigma * (1 / mills_ratio(t) - t)
-    # Laplace's continued fraction, 1/R(t) = t + 1/(t + 2/(t + 3/(t + ...))), cancels nothing.
-    tail = 0.0
-    for n in range(40, 0, -1):
-        tail = n / (t + tail)
-    return max(sigma * tail, sys.float_info.min)  # positive even where the quotient underflows
+    # Positive even where the quotient underflows.
+    return max(sigma * mills_fraction(t), sys.float_info.min)

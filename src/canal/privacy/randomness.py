@@ -16,6 +16,7 @@ import hashlib
 import os
 import secrets
 import stat
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from numpy.typing import NDArray
 from canal.errors import InvalidValueError, SecretError
 
 KEY_BYTES = 32
+# Names how bits become noise. Changing the sampler changes this, and with it every key.
+SAMPLER = b"rounded-gaussian/ziggurat-256/chacha20/1"
 _ZEROS = bytes(1 << 19)
 # OpenSSL counts blocks of 64 bytes in 32 bits; past that the stream would repeat.
 _STREAM_BYTES = 64 << 32
@@ -48,6 +51,8 @@ class Secret:
     def __post_init__(self) -> None:
         if len(self.value) != KEY_BYTES:
             raise SecretError(f"a secret has {KEY_BYTES} bytes, not {len(self.value)}")
+        if not any(self.value):
+            raise SecretError("this secret was destroyed; its release cannot be resumed")
 
     def __repr__(self) -> str:
         return f"Secret({self.source})"
@@ -56,6 +61,15 @@ class Secret:
     def source(self) -> str:
         """What a statement says about the noise."""
         return "ChaCha20, operating-system secret" if self.private else "seeded, not private"
+
+    @property
+    def fingerprint(self) -> str:
+        """A public name of this secret, which tells nothing about it.
+
+        It belongs into the ledger's key of a release: with another secret the noise is fresh, and
+        the same plan is then another release, to be charged anew.
+        """
+        return self._derive(b"canal fingerprint").hex()
 
     @classmethod
     def seeded(cls, seed: int) -> Secret:
@@ -66,10 +80,24 @@ class Secret:
 
     @classmethod
     def create(cls, path: Path) -> Secret:
-        """Draw a secret from the operating system and keep it in a new file, mode 0600."""
+        """Draw a secret from the operating system and keep it in a new file, mode 0600.
+
+        Guarantees:
+            The file appears whole or not at all, and never replaces another.
+        """
         value = secrets.token_bytes(KEY_BYTES)
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            # mkstemp makes it 0600 from the start, whatever the umask.
+            handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(value)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(part, path)
+            finally:
+                os.unlink(part)  # noqa: PTH108  # a name from mkstemp
+            _fsync_folder(path.parent)
         except FileExistsError as error:
             raise SecretError(
                 f"{path} exists already; load it to go on with the release that it belongs to"
@@ -79,11 +107,6 @@ class Secret:
                 f"cannot keep the secret in {path}: {error.strerror}; choose a folder that you "
                 "may write to"
             ) from error
-        with os.fdopen(handle, "wb") as file:
-            file.write(value)
-            file.flush()
-            os.fsync(file.fileno())
-        _fsync_folder(path.parent)
         return cls(value, private=True)
 
     @classmethod
@@ -95,7 +118,7 @@ class Secret:
         except OSError as error:
             raise SecretError(
                 f"cannot read the secret in {path}: {error.strerror}; a release whose secret is "
-                "gone cannot be resumed, only charged and made anew"
+                "gone cannot be resumed; with a new secret it is another release, charged anew"
             ) from error
         if mode & 0o077:
             raise SecretError(
@@ -106,7 +129,10 @@ class Secret:
 
     @staticmethod
     def destroy(path: Path) -> None:
-        """Overwrite the file and remove it; a file that is gone already is as good."""
+        """Overwrite the file and remove it; a file that is gone already is as good.
+
+        Killed in between, it leaves zeros, which `load` refuses.
+        """
         with contextlib.suppress(FileNotFoundError):
             with path.open("r+b") as file:
                 file.write(bytes(KEY_BYTES))
@@ -122,7 +148,10 @@ class Secret:
             Injective in the context: every part goes in with its length, so that `(b"ab", b"c")`
             and `(b"a", b"bc")` give unrelated keys.
         """
-        info = b"".join(len(part).to_bytes(8, "big") + part for part in context)
+        return self._derive(b"canal noise", SAMPLER, *context)
+
+    def _derive(self, *parts: bytes) -> bytes:
+        info = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(self.value)
 
 
@@ -131,14 +160,13 @@ class Stream:
 
     Args:
         key: 32 bytes, used for one thing only.
-        lane: independent streams of one key.
     """
 
-    def __init__(self, key: bytes, *, lane: int = 0) -> None:
+    def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
             raise InvalidValueError(f"a stream key has {KEY_BYTES} bytes, not {len(key)}")
-        nonce = bytes(4) + lane.to_bytes(12, "little")
-        self._encryptor = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+        # Counter and nonce are zero: every use has a key of its own.
+        self._encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
         self._left = _STREAM_BYTES
 
     def words(self, count: int) -> NDArray[np.uint64]:

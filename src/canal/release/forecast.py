@@ -27,6 +27,7 @@ class Forecast:
     Args:
         canal: the plan with CANAL's water-filling.
         uniform: the same plan with the same noise on every channel.
+        scores: importance of the released channels, best first.
         iterations: T, student steps of the per-iteration rival.
         batch_size: B of the same.
         penalties: sample-once against per-iteration; the rival's own Q first.
@@ -34,6 +35,7 @@ class Forecast:
 
     canal: CalibratedPlan
     uniform: CalibratedPlan
+    scores: NDArray[np.float64]
     iterations: int
     batch_size: int
     penalties: tuple[Penalty, ...]
@@ -59,7 +61,7 @@ class Forecast:
 
     def words(self) -> list[str]:
         """What it means, in sentences for a person who has to decide."""
-        return [_verdict(self), *_other_units(self), _knobs(self.plan), _per_iteration(self)]
+        return [_verdict(self), _other_units(self), _knobs(self), _per_iteration(self)]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values; an infinite sigma (channel not released) is null."""
@@ -109,15 +111,14 @@ def forecast(
     """
     canal = plan.calibrate(importance, "canal")
     own = releases_per_image(iterations, batch_size, plan.participants.queries)
-    rho = {event.name: event.rho(plan.unit) for event in canal.guarantee.events}
-    features = rho.pop("features")
     return Forecast(
         canal=canal,
         uniform=plan.calibrate(importance, "uniform"),
+        scores=plan.select(importance),
         iterations=iterations,
         batch_size=batch_size,
         penalties=tuple(
-            penalty(features, releases, plan.delta, plan.conversion, once=sum(rho.values()))
+            penalty(canal.guarantee, releases, plan.delta, plan.unit, plan.conversion)
             for releases in (own, *PENALTY_STEPS)
         ),
     )
@@ -139,31 +140,34 @@ def _verdict(seen: Forecast) -> str:
         verdict = "the signal is faint, and shows only in averages over many queries"
     else:
         verdict = "the release carries a signal that a student can learn from"
-    unit = f"{plan.unit}-level" if plan.unit != "paper" else "paper-accounted"
+    unit = {
+        "patient": "a patient-level",
+        "image": "an image-level",
+        "paper": "a paper-accounted",
+    }[plan.unit]
     return (
-        f"At K = {plan.participants.teachers} and N = {plan.participants.queries} a {unit} epsilon "
+        f"At K = {plan.participants.teachers} and N = {plan.participants.queries} {unit} epsilon "
         f"of {plan.epsilon:g} leaves about {best:.0f} dB in the best channel: {verdict}. "
         f"All {plan.participants.queries} queries together have a signal-to-noise ratio of at "
         f"most {seen.canal.total_snr():.3g}."
     )
 
 
-def _other_units(seen: Forecast) -> list[str]:
+def _other_units(seen: Forecast) -> str:
     epsilon = {unit: promise["epsilon"] for unit, promise in seen.guarantee().items()}
     if seen.plan.unit == "patient":
-        return [
+        return (
             f"Read in the paper's accounting this release has epsilon {epsilon['paper']:.3g}, "
             "which is a guarantee for nobody; the patient's is the one to sign."
-        ]
-    return [
+        )
+    return (
         f"A patient of a training cohort gets epsilon {epsilon['patient']:.4g} from this release, "
         f"not {seen.plan.epsilon:g}: that patient's teacher is heard on every query."
-    ]
+    )
 
 
-def _knobs(plan: Plan) -> str:
-    before = float(decibels(plan.calibrate().snr().max()))
-    people = plan.participants
+def _knobs(seen: Forecast) -> str:
+    plan, people = seen.plan, seen.plan.participants
     changes: list[tuple[str, Plan]] = [
         (
             f"{10 * people.teachers} teachers",
@@ -193,11 +197,13 @@ def _knobs(plan: Plan) -> str:
     if "private" in (plan.caps_source, plan.importance_source):
         public = replace(plan, caps_source="public", importance_source="public")
         changes.append(("public caps and importance", public))
-    gains = [
-        f"{name} (+{float(decibels(other.calibrate().snr().max())) - before:.1f} dB)"
+    before = seen.canal.snr().max()
+    gains = {
+        name: float(decibels(other.calibrate(seen.scores[: other.released]).snr().max() / before))
         for name, other in changes
-    ]
-    return "The knobs that help: " + ", ".join(gains) + "."
+    }
+    helping = [f"{name} (+{gain:.1f} dB)" for name, gain in gains.items() if gain >= 0.05]
+    return f"The knobs that help: {', '.join(helping) or 'none of ours'}."
 
 
 def _per_iteration(seen: Forecast) -> str:

@@ -16,12 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from canal.errors import InvalidValueError
 from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.budget import BudgetSplit, Source
-from canal.privacy.events import PRECISION_PER_DRAW, GaussianEvent, Guarantee
-from canal.privacy.gaussian import Conversion, check_conversion, rho_from_epsilon
+from canal.privacy.events import GaussianEvent, Guarantee
+from canal.privacy.gaussian import Conversion, check_conversion
+from canal.privacy.precision import rho_for_release
 from canal.privacy.units import Participants, Unit, check_unit
 
 Allocation = Literal["canal", "uniform"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
+EventName = Literal["caps", "importance", "features"]
 # `paper` is the paper's own accounting. `honest` protects a patient, and takes caps and importance
 # from the public shared initialisation.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -40,8 +42,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "importance_source": "public",
     },
 }
-# Guarantee.rho rounds up by this much; the parts leave it the room.
-_ROOM = 1 - 2.0**-48
 
 
 @dataclass(frozen=True)
@@ -122,22 +122,21 @@ class Plan:
         return self.split.with_sources(self.caps_source, self.importance_source)
 
     @property
-    def precision(self) -> float:
-        """What the sampler's finite precision may add to epsilon; set aside beforehand."""
+    def draws(self) -> int:
+        """Noise values that one unit takes part in; their finite precision is set aside first."""
         features = self.released * self.height * self.width
-        count = self.participants.features(self.diameter)[self.unit].count
-        return PRECISION_PER_DRAW * (features * count + 2 * self.channels)
+        statistics = (self.caps_source, self.importance_source).count("private") * self.channels
+        return features * self.participants.features(self.diameter)[self.unit].count + statistics
 
     def rho(self) -> dict[str, float]:
         """What each part may cost the chosen unit; together never above (epsilon, delta)."""
-        if self.precision >= self.epsilon:
+        total = rho_for_release(self.epsilon, self.delta, self.draws, self.conversion)
+        if total == 0:
             raise InvalidValueError(
-                f"epsilon = {self.epsilon!r} is too small for {self.released} x {self.height} x "
-                f"{self.width} values: the sampler's precision alone takes {self.precision:.3g}"
+                f"epsilon = {self.epsilon!r} is too small for {self.draws} noise values: their "
+                "finite precision alone takes as much; ask for more, or release less"
             )
-        curve = math.nextafter(self.epsilon - self.precision, 0)
-        total = rho_from_epsilon(curve, self.delta, self.conversion)
-        return self.paid_split.rho(total * _ROOM)
+        return self.paid_split.rho(total)
 
     def select(self, importance: ArrayLike | None = None) -> NDArray[np.float64]:
         """Scores of the channels that are released: the top M, most important first.
@@ -169,7 +168,20 @@ class Plan:
             raise InvalidValueError(
                 f"allocation = {allocation!r} is unknown; choose one of {', '.join(ALLOCATIONS)}"
             )
-        rho, events = self.rho(), []
+        scores, room = self.select(importance), 2.0**-48
+        while True:
+            # Sums and conversions round up; the promise is kept after all of that, not before.
+            made = CalibratedPlan(self, self._events(scores, allocation, 1 - room))
+            if made.guarantee.epsilon(self.delta, self.unit, self.conversion) <= self.epsilon:
+                return made
+            room *= 2
+
+    def _events(
+        self, scores: NDArray[np.float64], allocation: Allocation, part: float
+    ) -> Guarantee:
+        """Events that together cost the given part of the budget."""
+        rho = {name: part * share for name, share in self.rho().items()}
+        events = []
         for name, source, bound in (
             ("caps", self.caps_source, self.caps_bound),
             ("importance", self.importance_source, 1.0),
@@ -182,7 +194,6 @@ class Plan:
         mine = exposures[self.unit]
         sensitivity = np.full(self.released, mine.sensitivity)
         rho_once = rho["release"] / mine.count
-        scores = self.select(importance)
         sigmas = (
             water_filling(scores, sensitivity, rho_once)
             if allocation == "canal"
@@ -190,7 +201,7 @@ class Plan:
         )
         draws = self.released * self.height * self.width
         events.append(GaussianEvent("features", tuple(sigmas.tolist()), exposures, draws=draws))
-        return CalibratedPlan(self, Guarantee(tuple(events)))
+        return Guarantee(tuple(events))
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values."""
@@ -208,8 +219,10 @@ class CalibratedPlan:
     plan: Plan
     guarantee: Guarantee
 
-    def sigma(self, event: str) -> NDArray[np.float64] | None:
+    def sigma(self, event: EventName) -> NDArray[np.float64] | None:
         """Noise standard deviations of one event, or None if it is public."""
+        if event not in get_args(EventName):
+            raise InvalidValueError(f"a plan has no event {event!r}")
         for candidate in self.guarantee.events:
             if candidate.name == event:
                 return np.array(candidate.sigma)
