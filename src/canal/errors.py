@@ -56,3 +56,15 @@ class BudgetExceededError(LedgerError):
             "ask for a smaller epsilon, or have the privacy officer raise the budget "
             "with `canal ledger budget`"
         )
+
+
+class DataError(CanalError):
+    """A data set that cannot be used as it is; the message names the file and the way out."""
+
+
+class CheckpointError(CanalError):
+    """A checkpoint that is damaged, of another architecture, or not fit to be averaged."""
+
+
+class ConfigurationError(CanalError):
+    """A setting that is unknown or out of range."""

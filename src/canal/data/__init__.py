@@ -1,0 +1,1 @@
+"""Data: readers of official downloads, checks, near-duplicates, splits, cache, synthetic cases."""

@@ -1,0 +1,174 @@
+"""Decoded once: images and masks as memory-mapped uint8 arrays, keyed by content and size.
+
+The second epoch reads no PNG, and neither does the second run. The cache holds private pixels, so
+its folder is for its owner only (mode 0700).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.data.case import Case
+from canal.data.decode import (
+    GREY_TOLERANCE,
+    Size,
+    decode_image,
+    decode_mask,
+    is_volume,
+    open_picture,
+)
+from canal.errors import DataError
+
+# Changing how pixels are made changes this, and with it every key.
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Cases as arrays.
+
+    Args:
+        ids: one a row.
+        images: uint8 `[N, C, *size]`.
+        masks: uint8 `[N, 1, *size]`, zeros and ones.
+        digest: of everything that determines the two.
+    """
+
+    ids: tuple[str, ...]
+    images: NDArray[np.uint8]
+    masks: NDArray[np.uint8]
+    digest: str
+
+    def rows(self, ids: Sequence[str]) -> Arrays:
+        """These cases only, in this order, as arrays in memory."""
+        where = {name: row for row, name in enumerate(self.ids)}
+        missing = [name for name in ids if name not in where]
+        if missing:
+            raise DataError(
+                f"{len(missing)} cases of the split are not in the data ({missing[0]}, …); "
+                "use the data that the split was made for"
+            )
+        rows = [where[name] for name in ids]
+        digest = hashlib.sha256(json.dumps([self.digest, list(ids)]).encode()).hexdigest()
+        return Arrays(tuple(ids), self.images[rows], self.masks[rows], digest)
+
+
+def default_folder() -> Path:
+    """Where decoded arrays are kept: `$CANAL_CACHE`, or the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("CANAL_CACHE") or Path(base) / "canal")
+
+
+def count_channels(cases: Sequence[Case], sample: int = 16) -> int:
+    """3 if any of the first images shows colour, else 1; a volume brings its own."""
+    for case in cases[:sample]:
+        if is_volume(case.image[0]):
+            return len(decode_image(case, size=None, channels=1))
+        if open_picture(case.image[0]).mode in ("L", "1", "I;16", "I"):
+            continue
+        colours = decode_image(case, size=(32, 32), channels=3)[:3].astype(np.int16)
+        if np.ptp(colours, axis=0).max() > GREY_TOLERANCE:
+            return 3
+    return 1
+
+
+def load(
+    cases: Sequence[Case],
+    *,
+    size: Size,
+    channels: int | None = None,
+    folder: Path | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Arrays:
+    """Decode the cases, or map what an earlier call decoded.
+
+    Args:
+        cases: at least one.
+        size: of every row.
+        channels: 3 or 1; found out from the first few images if not given.
+        folder: of the cache.
+        progress: called with 1 for every case that had to be decoded.
+    """
+    if not cases:
+        raise DataError("there are no cases to load; check the folder with `canal data check`")
+    folder = default_folder() if folder is None else folder
+    dims = 3 if is_volume(cases[0].image[0]) else 2
+    if len(size) != dims:
+        raise DataError(
+            f"size = {size!r} has {len(size)} sides, but {cases[0].id} has {dims}; "
+            f"give {dims} lengths"
+        )
+    channels = count_channels(cases) if channels is None else channels
+    entries = [[case.id, _content(case), list(case.labels)] for case in cases]
+    recipe = json.dumps([_VERSION, list(size), channels, entries])
+    digest = hashlib.sha256(recipe.encode()).hexdigest()
+    place = folder / digest[:32]
+    if not place.is_dir():
+        _decode(cases, size, channels, place, progress)
+    images = np.load(place / "images.npy", mmap_mode="r")
+    masks = np.load(place / "masks.npy", mmap_mode="r")
+    return Arrays(tuple(case.id for case in cases), images, masks, digest)
+
+
+def _content(case: Case) -> str:
+    """Digest of the bytes of a case's files."""
+    digest = hashlib.sha256()
+    for path in (*case.image, *case.masks):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}; replace the file") from error
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def _decode(
+    cases: Sequence[Case],
+    size: Size,
+    channels: int,
+    place: Path,
+    progress: Callable[[int], None],
+) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    work = Path(tempfile.mkdtemp(prefix=".decoding-", dir=place.parent))
+    try:
+
+        def decoded(case: Case) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+            return decode_image(case, size=size, channels=channels), decode_mask(case, size=size)
+
+        first = decode_image(cases[0], size=size, channels=channels)
+        opened = [
+            np.lib.format.open_memmap(
+                work / name, mode="w+", dtype=np.uint8, shape=(len(cases), depth, *size)
+            )
+            for name, depth in (("images.npy", len(first)), ("masks.npy", 1))
+        ]
+        with ThreadPoolExecutor() as pool:  # Pillow and zlib work outside of the interpreter lock
+            for row, (image, mask) in enumerate(pool.map(decoded, cases)):
+                if image.shape != first.shape:
+                    raise DataError(
+                        f"{cases[row].id} has {len(image)} channels, {cases[0].id} {len(first)}; "
+                        "all cases of a data set have the same"
+                    )
+                opened[0][row], opened[1][row] = image, mask
+                progress(1)
+        for array in opened:
+            array.flush()
+        try:
+            work.rename(place)
+        except OSError:  # another process was faster, with the same bytes
+            if not place.is_dir():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,83 @@
+"""A MONAI datalist: JSON with a list of `{"image": …, "label": …}` under `training`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from canal.data.case import Case, DataSet, Problem
+from canal.data.readers.listing import VOLUME_SUFFIXES, stem
+from canal.data.readers.options import Options
+from canal.errors import DataError
+
+LAYOUT = "MONAI datalist"
+_LISTS = ("training", "validation", "test")
+_GROUPS = ("patient", "patient_id", "subject", "group", "sequence")
+
+
+def recognises(root: Path) -> bool:
+    """Whether this is a JSON file."""
+    return root.is_file() and root.suffix == ".json"
+
+
+def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
+    """List every entry that has a label; paths are relative to the file."""
+    try:
+        listed = json.loads(root.read_text())
+        entries = [(name, entry) for name in _LISTS for entry in listed.get(name, [])]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise DataError(
+            f"{root} is no MONAI datalist ({error}); it should hold "
+            '{"training": [{"image": "a.png", "label": "a_mask.png"}]}'
+        ) from error
+    cases, problems, seen = [], [], set[str]()
+    for number, (listing, entry) in enumerate(entries):
+        if not isinstance(entry, dict) or "image" not in entry or "label" not in entry:
+            if listing != "test":  # whose truth a challenge keeps to itself
+                problems.append(
+                    Problem(
+                        f"{root.name}, entry {number}",
+                        "lacks image or label",
+                        "name both in the datalist",
+                    )
+                )
+            continue
+        images, masks = _paths(root.parent, entry["image"]), _paths(root.parent, entry["label"])
+        missing = [path for path in (*images, *masks) if not path.is_file()]
+        problems += [
+            Problem(str(path), "is listed but not there", "mend the path") for path in missing
+        ]
+        if not missing:
+            name = str(entry.get("id", _name(images[0], root.parent)))
+            if name in seen:
+                problems.append(
+                    Problem(
+                        f"{root.name}, entry {number}",
+                        f"has the same id as another, {name}",
+                        "list every image once",
+                    )
+                )
+                continue
+            seen.add(name)
+            group = next((str(entry[key]) for key in _GROUPS if key in entry), name)
+            volume = images[0].name.endswith(VOLUME_SUFFIXES)
+            labels = tuple(range(1, 256)) if volume else ()
+            cases.append(Case(name, images, masks, group, str(entry.get("site", "")), labels))
+    volumes = bool(cases) and cases[0].image[0].name.endswith(VOLUME_SUFFIXES)
+    return DataSet(
+        LAYOUT,
+        root.parent,
+        tuple(sorted(cases)),
+        tuple(problems),
+        spatial_dims=3 if volumes else 2,
+    )
+
+
+def _name(image: Path, root: Path) -> str:
+    inner = image.relative_to(root) if image.is_relative_to(root) else image
+    return inner.with_name(stem(inner.name)).as_posix()
+
+
+def _paths(root: Path, value: Any) -> tuple[Path, ...]:
+    return tuple(root / str(part) for part in (value if isinstance(value, list) else [value]))

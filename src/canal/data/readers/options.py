@@ -1,0 +1,16 @@
+"""What a person may choose about reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices that some layouts know.
+
+    Args:
+        normal: keep cases that are known to show no lesion.
+    """
+
+    normal: bool = True

@@ -1,0 +1,145 @@
+"""Images drawn one by one: whose they are, where the lesion lies, and which hospital paints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count as count_from
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.data.synthetic import dermoscopy, endoscopy, ultrasound
+from canal.data.synthetic.shapes import Blob, Field, Rng, smooth
+from canal.errors import InvalidValueError
+
+Pixels = NDArray[np.uint8]
+
+_PAINTERS = {
+    "dermoscopy": dermoscopy.dermoscopy,
+    "endoscopy": endoscopy.endoscopy,
+    "ultrasound": ultrasound.ultrasound,
+}
+HOSPITALS = tuple(_PAINTERS)
+SMALLEST_SIDE = 16
+MOST_VIEWS = 3
+
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+@dataclass(frozen=True)
+class SyntheticSet:
+    """Images with their lesions outlined, in the order of generation.
+
+    Args:
+        images: uint8, [N, C, *size].
+        masks: uint8, [N, 1, *size]; 1 inside the lesion, 0 elsewhere.
+        patients: whose image it is; one patient has one to three, which show the same lesion.
+        sites: the hospital of each image.
+        ids: the name of each image, unique over all hospitals.
+    """
+
+    images: Pixels
+    masks: Pixels
+    patients: tuple[str, ...]
+    sites: tuple[str, ...]
+    ids: tuple[str, ...]
+
+
+def generate(
+    count: int,
+    *,
+    size: tuple[int, ...] = (64, 64),
+    channels: int = 3,
+    hospital: str | None = None,
+    seed: int = 0,
+) -> SyntheticSet:
+    """Draw a number of images with their masks.
+
+    Args:
+        count: how many images; patients follow from it.
+        size: pixels along each axis, two or three of them; the first is depth for ultrasound.
+        channels: 3 for colour, 1 for grey.
+        hospital: one of `HOSPITALS`; by default all three in turn.
+        seed: another seed, other patients.
+
+    >>> few = generate(4, size=(32, 32))
+    >>> few.images.shape, few.sites[:2]
+    ((4, 3, 32, 32), ('dermoscopy', 'endoscopy'))
+    """
+    _check(count, size, channels, hospital, seed)
+    asked = HOSPITALS if hospital is None else (hospital,)
+    visits = {site: _visits(seed, site) for site in asked}
+    images = np.empty((count, channels, *size), np.uint8)
+    masks = np.empty((count, 1, *size), np.uint8)
+    sites = tuple(asked[number % len(asked)] for number in range(count))
+    patients, ids = [], []
+    for number, site in enumerate(sites):
+        patient, view = next(visits[site])
+        colour, lesion = _photograph(seed, site, patient, view, size)
+        seen = colour if channels == 3 else np.tensordot(_LUMINANCE, colour, 1)[None]
+        images[number] = np.rint(255 * np.clip(seen, 0, 1))
+        masks[number, 0] = lesion
+        patients.append(f"{site}-{patient:04d}")
+        ids.append(f"{site}-{patient:04d}-{view}")
+    return SyntheticSet(images, masks, tuple(patients), sites, tuple(ids))
+
+
+def _stream(seed: int, site: str, *path: int) -> Rng:
+    """Random numbers of one patient, or of one view of that patient, whatever else is drawn."""
+    key = (HOSPITALS.index(site), *path)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+def _visits(seed: int, site: str) -> Iterator[tuple[int, int]]:
+    """Patient after patient, each with all of its views."""
+    for patient in count_from():
+        views = int(_stream(seed, site, patient).integers(1, MOST_VIEWS + 1))
+        yield from ((patient, view) for view in range(views))
+
+
+def _photograph(
+    seed: int, site: str, patient: int, view: int, size: tuple[int, ...]
+) -> tuple[Field, NDArray[np.bool_]]:
+    """One view: colour in [3, *size], about 0 to 1, and the inside of the lesion."""
+    body, sight = _stream(seed, site, patient), _stream(seed, site, patient, view)
+    body.integers(1, MOST_VIEWS + 1)  # spent on the number of views
+    # Every side runs from -1 to 1: the share that a lesion takes does not depend on the size.
+    sides = [np.linspace(-1 + 1 / n, 1 - 1 / n, n, dtype=np.float32) for n in size]
+    grid = np.stack(np.meshgrid(*sides, indexing="ij"))
+
+    lesion = Blob.draw(body, len(size), radius=(0.28, 0.50))
+    lesion_seen = lesion.seen(sight, grid, reach=0.6)
+    decoys = []
+    for _ in range(sight.integers(1, 4)):
+        decoy = Blob.draw(sight, len(size), radius=(0.25, 0.50))
+        seen = decoy.seen(sight, grid, reach=0.85, beside=lesion_seen)
+        # It may lie under the lesion, never over it.
+        decoys.append(replace(seen, cover=seen.cover * (1 - lesion_seen.cover)))
+
+    colour = _PAINTERS[site](body, sight, grid, lesion_seen, decoys)
+    blur = sight.uniform(0.25, 0.65) / 64
+    gamma = sight.uniform(0.8, 1.25)
+    colour = smooth(np.clip(colour, 0, 1) ** gamma, [0, *(blur * n for n in size)])
+    colour += sight.normal(0, 0.012, size).astype(np.float32)
+    return colour, lesion_seen.level > 0
+
+
+def _check(
+    count: int, size: tuple[int, ...], channels: int, hospital: str | None, seed: int
+) -> None:
+    if count < 1:
+        raise InvalidValueError(f"count = {count!r} must be at least 1; ask for one image or more")
+    if len(size) not in (2, 3) or min(size) < SMALLEST_SIDE:
+        raise InvalidValueError(
+            f"size = {size!r} must have 2 or 3 sides of at least {SMALLEST_SIDE} pixels, "
+            "such as (64, 64) or (32, 32, 32)"
+        )
+    if channels not in (1, 3):
+        raise InvalidValueError(f"channels = {channels!r} must be 3 for colour or 1 for grey")
+    if hospital is not None and hospital not in HOSPITALS:
+        raise InvalidValueError(
+            f"hospital = {hospital!r} must be one of {', '.join(HOSPITALS)}, or None for all three"
+        )
+    if seed < 0:
+        raise InvalidValueError(f"seed = {seed!r} must not be negative; take 0 or above")

@@ -1,0 +1,231 @@
+"""The cache: decoded once, keyed by content, for its owner only."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from canal.data import cache
+from canal.data.cache import count_channels, default_folder, load
+from canal.data.case import Case
+from canal.data.decode import decode_image, decode_mask
+from canal.errors import DataError
+
+
+@pytest.fixture
+def cases(folder):
+    for name in "abc":
+        folder.pair(f"images/{name}.png", f"masks/{name}.png")
+    return _listed(folder, "abc")
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "cache"
+
+
+def _listed(folder, names, suffix="png"):
+    return [
+        Case(
+            name,
+            (folder.root / f"images/{name}.{suffix}",),
+            (folder.root / f"masks/{name}.{suffix}",),
+            group=name,
+            labels=() if suffix == "png" else (1,),
+        )
+        for name in names
+    ]
+
+
+def _refuse(*args, **kwargs):
+    raise AssertionError("a file was decoded")
+
+
+def test_rows_are_the_decoded_cases(cases, place):
+    arrays = load(cases, size=(16, 12), folder=place)
+    assert arrays.ids == ("a", "b", "c")
+    assert arrays.images.shape == (3, 3, 16, 12)
+    assert arrays.masks.shape == (3, 1, 16, 12)
+    for row, case in enumerate(cases):
+        expected = decode_image(case, size=(16, 12), channels=3)
+        assert np.array_equal(arrays.images[row], expected)
+        assert np.array_equal(arrays.masks[row], decode_mask(case, size=(16, 12)))
+
+
+def test_the_second_load_decodes_nothing(cases, place, monkeypatch):
+    steps = []
+    first = load(cases, size=(16, 12), channels=3, folder=place, progress=steps.append)
+    assert steps == [1, 1, 1]
+    for name in ("decode_image", "decode_mask", "open_picture"):
+        monkeypatch.setattr(cache, name, _refuse)
+    second = load(cases, size=(16, 12), channels=3, folder=place, progress=_refuse)
+    assert second.digest == first.digest
+    assert np.array_equal(second.images, first.images)
+    assert np.array_equal(second.masks, first.masks)
+    with pytest.raises(AssertionError, match="a file was decoded"):
+        load(cases, size=(16, 13), channels=3, folder=place)
+
+
+def test_arrays_are_mapped_and_cannot_be_written_to(cases, place):
+    load(cases, size=(16, 12), folder=place)
+    arrays = load(cases, size=(16, 12), folder=place)
+    for array in (arrays.images, arrays.masks):
+        assert isinstance(array, np.memmap)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+def test_new_content_under_an_old_name_is_decoded_anew(cases, folder, place):
+    before = load(cases, size=(24, 20), folder=place)
+    folder.mask("masks/b.png", box=(0, 1, 0, 1))
+    after = load(cases, size=(24, 20), folder=place)
+    assert after.digest != before.digest
+    assert after.masks[1].sum() == 1
+    assert before.masks[1].sum() > 1  # what someone else has mapped does not change
+
+
+@pytest.mark.parametrize(
+    "change", [{"size": (12, 16)}, {"channels": 1}, {"order": -1}, {"labels": (255,)}]
+)
+def test_whatever_determines_the_pixels_is_in_the_key(cases, place, change):
+    before = load(cases, size=(16, 12), channels=3, folder=place)
+    changed = [
+        Case(case.id, case.image, case.masks, case.group, labels=change.get("labels", ()))
+        for case in cases[:: change.get("order", 1)]
+    ]
+    size, channels = change.get("size", (16, 12)), change.get("channels", 3)
+    after = load(changed, size=size, channels=channels, folder=place)
+    assert after.digest != before.digest
+    assert after.images.shape == (3, channels, *size)
+
+
+def test_the_same_content_elsewhere_has_the_same_key(cases, folder, place, tmp_path):
+    before = load(cases, size=(16, 12), folder=place)
+    folder.root.rename(tmp_path / "moved")
+    moved = [
+        Case(
+            case.id,
+            (tmp_path / "moved/images" / case.image[0].name,),
+            (tmp_path / "moved/masks" / case.masks[0].name,),
+            case.group,
+        )
+        for case in cases
+    ]
+    assert load(moved, size=(16, 12), folder=place).digest == before.digest
+
+
+def test_private_pixels_are_for_their_owner_only(cases, place):
+    before = os.umask(0)
+    try:
+        load(cases, size=(16, 12), folder=place)
+    finally:
+        os.umask(before)
+    made = [place, *place.iterdir()]
+    assert len(made) == 2
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700, 0o700]
+
+
+def test_nothing_is_left_behind_when_a_file_is_broken(cases, folder, place):
+    folder.cut("images/c.png")
+    with pytest.raises(DataError, match=r"c\.png cannot be decoded"):
+        load(cases, size=(16, 12), folder=place)
+    assert list(place.iterdir()) == []
+
+
+def test_a_slower_twin_takes_what_the_faster_one_left(cases, place):
+    twin = []
+
+    def overtaken(_):
+        if not twin:
+            twin.append(None)
+            twin[0] = load(cases, size=(16, 12), folder=place)
+
+    slow = load(cases, size=(16, 12), folder=place, progress=overtaken)
+    assert np.array_equal(slow.images, twin[0].images)
+    assert [path.name for path in place.iterdir()] == [slow.digest[:32]]
+
+
+def test_two_processes_at_once(cases, folder, place):
+    program = (
+        "import sys; from pathlib import Path; from canal.data import cache, readers; "
+        "data = readers.read(sys.argv[1]); sys.stdin.readline(); "
+        "print(cache.load(data.cases, size=(16, 12), folder=Path(sys.argv[2])).images.sum())"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, folder.root, place],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate()[0] for process in both]
+    expected = load(cases, size=(16, 12), folder=place)
+    assert said == [f"{expected.images.sum()}\n"] * 2
+    assert [path.name for path in place.iterdir()] == [expected.digest[:32]]
+
+
+def test_rows_by_id(cases, place):
+    arrays = load(cases, size=(16, 12), folder=place)
+    some = arrays.rows(["c", "a"])
+    assert some.ids == ("c", "a")
+    assert np.array_equal(some.images, arrays.images[[2, 0]])
+    assert np.array_equal(some.masks, arrays.masks[[2, 0]])
+    assert len({arrays.digest, some.digest, arrays.rows(["a", "c"]).digest}) == 3
+
+
+def test_rows_that_are_not_there(cases, place):
+    arrays = load(cases, size=(16, 12), folder=place)
+    with pytest.raises(DataError, match=r"1 cases of the split are not in the data \(gone, …\)"):
+        arrays.rows(["a", "gone"])
+
+
+def test_volumes(folder, place):
+    for name in "ab":
+        folder.scan(f"images/{name}.nii.gz")
+        folder.volume(f"masks/{name}.nii.gz", np.ones((8, 9, 10), np.uint8))
+    arrays = load(_listed(folder, "ab", "nii.gz"), size=(8, 8, 8), folder=place)
+    assert arrays.images.shape == arrays.masks.shape == (2, 1, 8, 8, 8)
+    assert arrays.masks.all()
+
+
+@pytest.mark.parametrize("size", [(16,), (16, 16, 16)])
+def test_a_size_of_other_dimensions_is_refused(cases, place, size):
+    with pytest.raises(DataError, match=rf"has {len(size)} sides, but a has 2; give 2 lengths"):
+        load(cases, size=size, folder=place)
+
+
+def test_no_cases_no_files_and_unlike_channels_are_errors(cases, folder, place):
+    with pytest.raises(DataError, match="there are no cases to load; check the folder"):
+        load([], size=(16, 12), folder=place)
+    double = Case("double", cases[0].image * 2, cases[0].masks, "double")
+    with pytest.raises(DataError, match="double has 6 channels, a 3; all cases"):
+        load([*cases, double], size=(16, 12), folder=place)
+    (folder.root / "images/b.png").unlink()
+    with pytest.raises(DataError, match=r"b\.png cannot be read: No such file.*replace"):
+        load(cases, size=(16, 12), channels=3, folder=place)
+
+
+@pytest.mark.parametrize(("colours", "channels"), [("ggg", 1), ("ggc", 3), ("ttt", 1)])
+def test_channels_are_found_out(folder, colours, channels):
+    for name, colour in zip("abc", colours, strict=True):
+        folder.image(f"images/{name}.png", colour=colour == "c")
+    if "t" in colours:  # grey saved as colour, with the tinge of a JPEG
+        grey = np.random.default_rng(0).integers(0, 250, (24, 20, 1))
+        folder.pixels("images/a.png", grey + np.array([0, 2, 4]))
+    assert count_channels(_listed(folder, "abc")) == channels
+
+
+def test_where_the_cache_is_by_default(monkeypatch, tmp_path):
+    monkeypatch.delenv("CANAL_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_folder() == tmp_path / "xdg" / "canal"
+    monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "own"))
+    assert default_folder() == tmp_path / "own"
