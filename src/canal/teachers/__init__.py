@@ -1,0 +1,1 @@
+"""Training at a site: one loop for initialisation, teachers and students; and evaluation."""

@@ -1,0 +1,188 @@
+"""Run folders: what they hold, whose weights a teacher started from, and what they refuse."""
+
+import json
+
+import numpy as np
+import pytest
+
+from canal.errors import CheckpointError, InvalidValueError
+from canal.models import checkpoint
+from canal.models.unet import UNetArchitecture, weights_digest
+from canal.teachers.run import initialise, train
+from canal.teachers.training import TrainingSettings
+
+SMALL = UNetArchitecture(in_channels=1, base_channels=8)
+SIZE = (32, 32)
+SHORT = TrainingSettings(steps=4, batch_size=3, save_every=2)
+RUN = {"settings.json", "metrics.jsonl", "checkpoint.json", "weights.safetensors"}
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def init(tmp_path):
+    initialise(tmp_path / "init", SMALL, seed=4, size=SIZE)
+    return tmp_path / "init"
+
+
+def test_a_random_initialisation(init):
+    network, about = checkpoint.load(init)
+    assert weights_digest(network) == weights_digest(SMALL.build(seed=4)) == about.initialisation
+    assert (about.size, about.data) == (SIZE, "")
+    assert about.notes == {"role": "initialisation", "seed": 4, "trained": False}
+    assert UNetArchitecture.from_json(about.architecture) == SMALL
+
+
+def test_an_initialisation_trained_on_the_recipients_images(tmp_path, make_arrays):
+    arrays, told = make_arrays(6), []
+    initialise(
+        tmp_path, SMALL, seed=4, size=SIZE, arrays=arrays, settings=SHORT, report=told.append
+    )
+    assert names(tmp_path) >= RUN
+    network, about = checkpoint.load(tmp_path)
+    assert about.initialisation == weights_digest(network) != weights_digest(SMALL.build(seed=4))
+    assert about.data == arrays.digest
+    assert about.notes["trained"]
+    assert [progress.step for progress in told] == [2, 4]
+
+
+def test_a_teacher_names_the_initialisation_it_started_from(init, tmp_path, make_arrays):
+    start = checkpoint.describe(init)
+    told = []
+    for name, seed in (("north", 0), ("south", 1)):
+        arrays = make_arrays(6, seed=seed)
+        made = train(tmp_path / name, init, arrays, SHORT, name=name, report=told.append)
+        network, about = checkpoint.load(tmp_path / name)
+        assert about == made
+        assert about.initialisation == start.initialisation != weights_digest(network)
+        assert (about.data, about.size, about.tap) == (arrays.digest, SIZE, start.tap)
+        assert about.notes == {"role": "teacher", "site": name, "images": 6}
+        assert names(tmp_path / name) >= RUN
+        assert "state.safetensors" not in names(tmp_path / name)
+        assert not [found for found in names(tmp_path / name) if found.endswith(".part")]
+        written = json.loads((tmp_path / name / "settings.json").read_text())
+        assert written["training"]["steps"] == 4
+        assert written["data"] == arrays.digest
+        assert written["init"] == start.initialisation
+    assert len(told) == 4
+    one, other = (weights_digest(checkpoint.load(tmp_path / n)[0]) for n in ("north", "south"))
+    assert one != other
+
+
+def test_a_chain_of_trained_initialisation_and_teacher(tmp_path, make_arrays):
+    start = initialise(
+        tmp_path / "init", SMALL, seed=4, size=SIZE, arrays=make_arrays(6), settings=SHORT
+    )
+    made = train(tmp_path / "teacher", tmp_path / "init", make_arrays(6, seed=1), SHORT)
+    assert made.initialisation == start.initialisation
+
+
+def test_an_interrupted_teacher_goes_on(init, tmp_path, make_arrays):
+    arrays = make_arrays(6)
+
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "parts", init, arrays, SHORT, report=stop)
+    assert "state.safetensors" in names(tmp_path / "parts")
+    assert "checkpoint.json" not in names(tmp_path / "parts")
+    told = []
+    train(tmp_path / "parts", init, arrays, SHORT, report=told.append)
+    train(tmp_path / "whole", init, arrays, SHORT)
+    assert [progress.step for progress in told] == [4]
+    one, other = (weights_digest(checkpoint.load(tmp_path / n)[0]) for n in ("parts", "whole"))
+    assert one == other
+
+
+def test_images_of_another_size(init, tmp_path, make_arrays):
+    with pytest.raises(CheckpointError, match=r"size \(32, 32\), the data have \(48, 32\).*--size"):
+        train(tmp_path / "teacher", init, make_arrays(6, (48, 32)), SHORT)
+    with pytest.raises(CheckpointError, match=r"size \(32, 32\), the data have \(48, 32\)"):
+        initialise(
+            tmp_path / "new",
+            SMALL,
+            seed=0,
+            size=SIZE,
+            arrays=make_arrays(6, (48, 32)),
+            settings=SHORT,
+        )
+    with pytest.raises(InvalidValueError, match="multiple of 16"):
+        initialise(tmp_path / "new", SMALL, seed=0, size=(40, 40))
+    assert names(tmp_path) == {"init"}
+
+
+def test_images_with_other_channels(init, tmp_path, make_arrays):
+    with pytest.raises(CheckpointError, match="1 channels, the data have 3"):
+        train(tmp_path / "teacher", init, make_arrays(6, channels=3), SHORT)
+    with pytest.raises(CheckpointError, match="1 channels, the data have 3"):
+        initialise(
+            tmp_path / "new",
+            SMALL,
+            seed=0,
+            size=SIZE,
+            arrays=make_arrays(6, channels=3),
+            settings=SHORT,
+        )
+
+
+def test_a_teacher_is_no_initialisation(init, tmp_path, make_arrays):
+    train(tmp_path / "teacher", init, make_arrays(6), SHORT)
+    with pytest.raises(CheckpointError, match=r"itself trained .* give the initialisation"):
+        train(tmp_path / "next", tmp_path / "teacher", make_arrays(6), SHORT)
+
+
+def test_other_data_or_settings_in_the_same_folder(init, tmp_path, make_arrays):
+    train(tmp_path / "teacher", init, make_arrays(6), SHORT)
+    before = (tmp_path / "teacher" / "weights.safetensors").read_bytes()
+    sentence = "other settings or data; give another folder"
+    with pytest.raises(CheckpointError, match=sentence):
+        train(tmp_path / "teacher", init, make_arrays(6, seed=1), SHORT)
+    with pytest.raises(CheckpointError, match=sentence):
+        train(tmp_path / "teacher", init, make_arrays(6), TrainingSettings(steps=5))
+    initialise(tmp_path / "other", SMALL, seed=5, size=SIZE)
+    with pytest.raises(CheckpointError, match=sentence):
+        train(tmp_path / "teacher", tmp_path / "other", make_arrays(6), SHORT)
+    assert (tmp_path / "teacher" / "weights.safetensors").read_bytes() == before
+
+
+def test_another_architecture_or_seed_in_the_same_folder(tmp_path, make_arrays):
+    options = {"size": SIZE, "arrays": make_arrays(6), "settings": SHORT}
+    initialise(tmp_path, SMALL, seed=0, **options)
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        initialise(tmp_path, UNetArchitecture(1, 2, 16), seed=0, **options)
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        initialise(tmp_path, SMALL, seed=1, **options)
+
+
+def test_a_settings_file_that_was_cut_is_refused_in_a_sentence(init, tmp_path, make_arrays):
+    (tmp_path / "teacher").mkdir()
+    (tmp_path / "teacher" / "settings.json").write_text("{")
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        train(tmp_path / "teacher", init, make_arrays(6), SHORT)
+
+
+def test_volumes(tmp_path, make_arrays):
+    architecture = UNetArchitecture(1, 3, 8)
+    initialise(tmp_path / "init", architecture, seed=0, size=(32, 32, 32))
+    arrays = make_arrays(2, (32, 32, 32))
+    settings = TrainingSettings(steps=1, batch_size=1, save_every=1)
+    made = train(tmp_path / "teacher", tmp_path / "init", arrays, settings)
+    assert made.size == (32, 32, 32)
+    assert np.isfinite(json.loads((tmp_path / "teacher" / "metrics.jsonl").read_text())["loss"])
+
+
+def test_a_finished_run_is_not_made_again(init, tmp_path, make_arrays, monkeypatch):
+    arrays = make_arrays()
+    made = train(tmp_path / "teacher", init, arrays, SHORT)
+    monkeypatch.setattr("canal.teachers.run.fit", None)
+    assert train(tmp_path / "teacher", init, arrays, SHORT) == made
+
+
+def test_an_initialisation_is_not_overwritten(tmp_path):
+    made = initialise(tmp_path / "init", SMALL, seed=0, size=SIZE)
+    assert initialise(tmp_path / "init", SMALL, seed=0, size=SIZE) == made
+    with pytest.raises(CheckpointError, match="other settings"):
+        initialise(tmp_path / "init", SMALL, seed=1, size=SIZE)
