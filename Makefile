@@ -25,7 +25,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)  ## speed, as ratios against named rivals in one run
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench
+	$(BIN)/python -m bench
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

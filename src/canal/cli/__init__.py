@@ -6,8 +6,11 @@ import sys
 
 import typer
 
+from canal.cli.data import data_app
+from canal.cli.experiment import experiment_app
 from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
+from canal.cli.teacher import init, teacher_app
 from canal.errors import CanalError
 
 app = typer.Typer(
@@ -17,8 +20,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Hospitals share what their segmentation models learned, without exposing a patient.",
 )
+app.add_typer(data_app, name="data")
+app.command("init")(init)
+app.add_typer(teacher_app, name="teacher")
 app.command("plan")(plan)
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(experiment_app, name="experiment")
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from canal.cli.plan import ConversionChoice, UnitChoice
+from canal.privacy.gaussian import Conversion
+from canal.privacy.units import Unit
 
 ledger_app = typer.Typer(
     no_args_is_help=True, help="Who may spend what, what was spent, and whether anyone edited it."
@@ -103,18 +104,16 @@ def budget(
     cohort: Annotated[str, typer.Option(help="Whose budget: a site's cohort, or the queries.")],
     epsilon: Annotated[float, typer.Option(help="What it may spend in all.")],
     delta: Annotated[float, typer.Option(help="Delta of the same.")] = 1e-5,
-    unit: Annotated[UnitChoice, typer.Option(help="Unit of privacy.")] = UnitChoice.patient,
-    conversion: Annotated[
-        ConversionChoice, typer.Option(help="Between epsilon and rho.")
-    ] = ConversionChoice.exact,
+    unit: Annotated[Unit, typer.Option(help="Unit of privacy.")] = "patient",
+    conversion: Annotated[Conversion, typer.Option(help="Between epsilon and rho.")] = "exact",
 ) -> None:
     """Set what a cohort may spend; a later word replaces an earlier one, both stay on record."""
     from canal.privacy.ledger import Ledger
 
     ledger = Ledger(path)
-    ledger.set_budget(cohort, unit.value, epsilon=epsilon, delta=delta, conversion=conversion.value)
-    left = ledger.balance(cohort, unit.value)
+    ledger.set_budget(cohort, unit, epsilon=epsilon, delta=delta, conversion=conversion)
+    left = ledger.balance(cohort, unit)
     typer.echo(
-        f"cohort {cohort}, unit {unit.value}: epsilon {epsilon:g} at delta {delta:g} "
+        f"cohort {cohort}, unit {unit}: epsilon {epsilon:g} at delta {delta:g} "
         f"(rho {left.budget:.4g}, {left.remaining:.4g} left)"
     )

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from canal.privacy.budget import BudgetSplit, Source
+from canal.privacy.gaussian import Conversion
+from canal.privacy.units import Unit
+
 if TYPE_CHECKING:
     from canal.release.forecast import Forecast
-
-
-class Preset(StrEnum):
-    """Choices that go together."""
-
-    honest = "honest"
-    paper = "paper"
-
-
-class UnitChoice(StrEnum):
-    """Whose epsilon it is."""
-
-    patient = "patient"
-    image = "image"
-    paper = "paper"
-
-
-class ConversionChoice(StrEnum):
-    """Between epsilon and rho."""
-
-    exact = "exact"
-    paper = "paper"
-
-
-class SourceChoice(StrEnum):
-    """Where a statistic comes from."""
-
-    private = "private"
-    public = "public"
 
 
 def plan(
@@ -56,23 +30,24 @@ def plan(
     height: Annotated[int, typer.Option(help="Height of the bottleneck.")] = 16,
     width: Annotated[int, typer.Option(help="Width of the bottleneck.")] = 16,
     preset: Annotated[
-        Preset, typer.Option(help="honest: protects a patient. paper: the paper's accounting.")
-    ] = Preset.honest,
+        Literal["honest", "paper"],
+        typer.Option(help="honest: protects a patient. paper: the paper's accounting."),
+    ] = "honest",
     unit: Annotated[
-        UnitChoice | None, typer.Option(help="Whose epsilon it is; the preset's if not given.")
+        Unit | None, typer.Option(help="Whose epsilon it is; the preset's if not given.")
     ] = None,
     conversion: Annotated[
-        ConversionChoice | None, typer.Option(help="Between epsilon and rho; the preset's.")
+        Conversion | None, typer.Option(help="Between epsilon and rho; the preset's.")
     ] = None,
     nonnegative: Annotated[
         bool | None,
         typer.Option("--nonnegative/--signed", help="Clamp features to be non-negative, or not."),
     ] = None,
     caps_source: Annotated[
-        SourceChoice | None, typer.Option(help="Caps from private or public data.")
+        Source | None, typer.Option(help="Caps from private or public data.")
     ] = None,
     importance_source: Annotated[
-        SourceChoice | None, typer.Option(help="Importance from private or public data.")
+        Source | None, typer.Option(help="Importance from private or public data.")
     ] = None,
     split: Annotated[
         tuple[float, float, float],
@@ -90,13 +65,12 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say what a release will cost and carry, before any data is touched."""
-    from canal.privacy.budget import BudgetSplit
     from canal.privacy.units import Participants
     from canal.release.forecast import forecast
     from canal.release.importance_file import read_importance
     from canal.release.plan import Plan
 
-    chosen = {
+    chosen: dict[str, Any] = {
         "unit": unit,
         "conversion": conversion,
         "nonnegative": nonnegative,
@@ -104,7 +78,7 @@ def plan(
         "importance_source": importance_source,
     }
     wanted = Plan.preset(
-        preset.value,
+        preset,
         epsilon=epsilon,
         delta=delta,
         participants=Participants(teachers, queries, images_per_person),
@@ -114,11 +88,7 @@ def plan(
         width=width,
         split=BudgetSplit(*split),
         caps_bound=caps_bound,
-        **{
-            name: value.value if isinstance(value, StrEnum) else value
-            for name, value in chosen.items()
-            if value is not None
-        },
+        **{name: value for name, value in chosen.items() if value is not None},
     )
     scores = None if importance is None else read_importance(importance)
     seen = forecast(wanted, scores, iterations=iterations, batch_size=batch_size)

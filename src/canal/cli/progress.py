@@ -1,0 +1,48 @@
+"""Progress bars on standard error; silent where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from canal.teachers.training import Progress
+
+
+@contextmanager
+def counting(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar over things that are counted; gives the function that counts them."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def training(title: str, steps: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar over training steps with loss, Dice and remaining time."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=steps, news="")
+
+        def show(progress: Progress) -> None:
+            minutes, seconds = divmod(round(progress.seconds_left), 60)
+            news = (
+                f"loss {progress.loss:.3f}  Dice {100 * progress.dice:.1f}  "
+                f"{minutes}:{seconds:02d} left"
+            )
+            bar.update(task, completed=progress.step, news=news)
+
+        yield show
