@@ -11,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import privacy
+from bench import privacy, training
 
-SUITES = {"privacy": privacy.ratios}
+SUITES = {"privacy": privacy.ratios, "training": training.ratios}
 
 
 def main() -> int:

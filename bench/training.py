@@ -1,0 +1,145 @@
+"""What a site runs: training steps, the tap, and loading."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.ratio import Ratio, compare
+from canal.data import cache
+from canal.data.decode import decode_image, decode_mask
+from canal.data.readers import read
+from canal.data.synthetic import generate, write
+from canal.models.loss import task_loss
+from canal.models.tap import Tap
+from canal.models.unet import BOTTLENECK, UNetArchitecture
+from canal.teachers.batches import Batches, to_float
+from canal.teachers.settings import TrainingSettings
+from canal.teachers.training import fit
+
+SIZE = (64, 64)
+
+
+def ratios() -> Iterator[Ratio]:
+    """Every comparison of data, models and teachers."""
+    yield step_against_bare_loop()
+    yield gradient_energy_against_single_images()
+    yield features_against_encoder()
+    yield second_epoch_against_decoding()
+
+
+def _arrays(count: int) -> cache.Arrays:
+    made = generate(count, size=SIZE)
+    return cache.Arrays(made.ids, made.images, made.masks, "bench")
+
+
+def step_against_bare_loop() -> Ratio:
+    """Twenty steps of our loop, augmentation, metrics and a saved state included."""
+    arrays, steps = _arrays(64), 20
+    settings = TrainingSettings(steps=steps, save_every=steps)
+    batch = Batches(arrays, batch_size=16, augment=False, seed=0)[0]
+    folder = Path(tempfile.mkdtemp())
+
+    def ours() -> None:
+        shutil.rmtree(folder)
+        batches = Batches(arrays, batch_size=16, augment=True, seed=0)
+        fit(UNetArchitecture().build(0), batches, settings, folder)
+
+    def bare() -> None:
+        network = UNetArchitecture().build(0)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            task_loss(network(batch.images), batch.masks).mean().backward()
+            optimizer.step()
+
+    try:
+        return compare(
+            "training step, 16 images of 64 px",
+            ours,
+            "bare PyTorch loop, same batch in memory",
+            bare,
+            target=0.95,
+            rounds=4,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    arrays = _arrays(count)
+    return to_float(torch.from_numpy(arrays.images)), torch.from_numpy(arrays.masks).float()
+
+
+def gradient_energy_against_single_images() -> Ratio:
+    """The same energies, image by image or all at once."""
+    images, masks = _batch(32)
+    tap = Tap(UNetArchitecture().build(0), BOTTLENECK)
+    return compare(
+        "gradient energy, batch of 32 at 64 px",
+        lambda: tap.gradient_energy(images, masks),
+        "loop of batch size 1",
+        lambda: [tap.gradient_energy(i[None], m[None]) for i, m in zip(images, masks, strict=True)],
+        target=2,
+        rounds=5,
+    )
+
+
+def features_against_encoder() -> Ratio:
+    """The pass stops at the tap, so it costs what the encoder costs, up to noise."""
+    images, _ = _batch(32)
+    network = UNetArchitecture().build(0).eval()
+    tap = Tap(network, BOTTLENECK)
+    encoder = torch.nn.Sequential(
+        *(getattr(network, name) for name in ("conv_0", "down_1", "down_2", "down_3", "down_4"))
+    )
+
+    def alone() -> torch.Tensor:
+        with torch.no_grad():
+            return encoder(images)
+
+    return compare(
+        "features at the tap, 32 images of 64 px",
+        lambda: tap.features(images),
+        "the encoder alone",
+        alone,
+        target=0.95,
+        rounds=15,
+    )
+
+
+def second_epoch_against_decoding() -> Ratio:
+    """All images once more, from the cache or from their files."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "data", 150, size=(128, 128))
+        cases = read(folder / "data").cases
+        arrays = cache.load(cases, size=SIZE, channels=3, folder=folder / "cache")
+        order = np.random.default_rng(0).permutation(len(cases))
+
+        def cached() -> int:
+            return sum(
+                int(arrays.images[order[i : i + 16]].size + arrays.masks[order[i : i + 16]].size)
+                for i in range(0, len(order), 16)
+            )
+
+        def decoded() -> int:
+            return sum(
+                decode_image(cases[i], size=SIZE, channels=3).size
+                + decode_mask(cases[i], size=SIZE).size
+                for i in order
+            )
+
+        return compare(
+            "second epoch's loading, 150 images",
+            cached,
+            "decoding the files again",
+            decoded,
+            target=20,
+            rounds=5,
+        )
