@@ -1,0 +1,1 @@
+"""Experiments: tables and figures on real data, as resumable cells."""
