@@ -2,17 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 
 from canal.data.cache import Arrays
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,10 @@ $\mu^2 = \sum (\text{sensitivity}/\sigma)^2$ and $\rho = \mu^2/2$. Two conversio
 
 How the exact curve is evaluated. With $x = \varepsilon/\mu - \mu/2$ and Mills' ratio
 $R(x) = \Phi(-x)/\varphi(x)$, the identity $e^\varepsilon \varphi(x + \mu) = \varphi(x)$ turns the
-difference of two tails, which cancels and under- or overflows, into
+difference of two tails, which under- or overflows, into
 $$\delta(\varepsilon) = \varphi(x)\,\bigl(R(x) - R(x + \mu)\bigr),$$
-which does neither.
+which does not. For a small $\mu$ the two ratios still cancel; what that may cost is added to the
+result (`_GAP_ERROR`).
 
 Guarantees:
     Every number is rounded to the safe side: a reported epsilon or delta is never below the truth,
