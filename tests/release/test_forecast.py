@@ -11,7 +11,7 @@ from canal.release.plan import Plan
 
 
 def make(preset="honest", **choices):
-    size = {"channels": 512, "released": 51, "height": 16, "width": 16}
+    size = {"channels": 512, "released": 51, "grid": (16, 16)}
     base = {"epsilon": 8.0, "delta": 1e-5, "participants": Participants(3, 1000)}
     return Plan.preset(preset, **(base | size | choices))
 
@@ -83,5 +83,5 @@ def test_json_has_no_infinity():
 
 
 def test_tiny_plans_have_words_too():
-    plan = make(channels=1, released=1, height=1, width=1, participants=Participants(1, 1))
+    plan = make(channels=1, released=1, grid=(1, 1), participants=Participants(1, 1))
     assert all(forecast(plan, iterations=1, batch_size=1).words())

@@ -1,6 +1,8 @@
 """The plan: what it promises holds by an independent computation, for every unit and choice."""
 
+import json
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -12,7 +14,7 @@ from canal.errors import InvalidValueError
 from canal.privacy import UNITS, BudgetSplit, Participants, rho_from_epsilon
 from canal.release.plan import PRESETS, Plan
 
-SIZE = {"channels": 512, "released": 51, "height": 16, "width": 16}
+SIZE = {"channels": 512, "released": 51, "grid": (16, 16)}
 
 
 def make(epsilon=8.0, delta=1e-5, teachers=3, queries=1000, preset="honest", **choices):
@@ -35,8 +37,9 @@ def test_the_promise_is_kept_and_used_up(unit, conversion, source, nonnegative):
         nonnegative=nonnegative,
     )
     scores = np.random.default_rng(0).lognormal(0, 2, 512)
-    for allocation in ("canal", "uniform"):
-        got = plan.calibrate(scores, allocation).guarantee.epsilon(1e-5, unit, conversion)
+    for allocation in ("canal", "uniform", "reverse"):
+        made = replace(plan, allocation=allocation).calibrate(scores)
+        got = made.guarantee.epsilon(1e-5, unit, conversion)
         assert got <= 8.0
         assert got == pytest.approx(8.0, rel=1e-6)
 
@@ -59,7 +62,8 @@ def test_sigma_by_hand():
     log = math.log(1e5)
     rho = 0.85 * (math.sqrt(log + 1) - math.sqrt(log)) ** 2
     want = math.sqrt(51 * (2 / 3) ** 2 / (2 * rho))
-    np.testing.assert_allclose(plan.calibrate(allocation="uniform").sigma("features"), want, 1e-6)
+    even = replace(plan, allocation="uniform").calibrate()
+    np.testing.assert_allclose(even.sigma("features"), want, 1e-6)
     scores = np.geomspace(1e-3, 1e3, 512)
     top = scores[::-1][:51]
     kappa = math.sqrt((2 / 3 * np.sqrt(top)).sum() / (2 * rho))
@@ -77,10 +81,41 @@ def test_design_cost_to_a_patient_over_the_release_alone():
 
 def test_public_statistics_are_not_charged():
     public, private = make(), make(caps_source="private", importance_source="private")
-    assert [event.name for event in public.calibrate().guarantee.events] == ["features"]
-    assert len(private.calibrate().guarantee.events) == 3
     assert public.rho()["release"] == pytest.approx(private.rho()["release"] / 0.85)
-    assert public.calibrate().sigma("caps") is None
+    for made, parts in ((public.calibrate(), 1), (private.calibrate(), 3)):
+        costs = [event.rho("patient") for event in made.guarantee.events]
+        assert sum(cost > 0 for cost in costs) == parts
+
+
+def test_statistics_read_from_the_queries_leave_the_queries_unprotected():
+    """Public weights, but the query image itself moves them, and there is no noise."""
+    public = make().calibrate().guarantee
+    assert public.epsilon(1e-5, "image") == math.inf
+    assert make(preset="paper").calibrate().guarantee.epsilon(1e-5, "image") < math.inf
+    # A plan for the image must take them from elsewhere.
+    assert not make(unit="image").reads_queries
+    assert make(unit="image").calibrate().guarantee.epsilon(1e-5, "image") <= 8
+
+
+def test_no_noise_is_no_guarantee():
+    made = make(preset="paper", allocation="none").calibrate(np.arange(512.0))
+    assert set(made.guarantee.epsilons(1e-5).values()) == {math.inf}
+    assert made.published == tuple(range(511, 460, -1))
+
+
+def test_reverse_drops_channels_that_would_drown():
+    scores = np.geomspace(1, 1e-9, 512)
+    made = make(allocation="reverse").calibrate(scores)
+    assert 0 < len(made.published) < 51
+    assert made.published == tuple(range(len(made.published)))
+    assert np.isfinite(made.published_sigma).all()
+
+
+def test_a_plan_survives_json():
+    plan = make(preset="paper", split=BudgetSplit(0.2, 0.2, 0.6), grid=(4, 5, 6))
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    with pytest.raises(InvalidValueError, match="entries"):
+        Plan.from_json({"epsilon": 1})
 
 
 def test_statistics_noise_by_hand():
@@ -103,9 +138,11 @@ def test_total_signal_to_noise_is_what_theory_allows():
 
 def test_top_channels_are_taken_best_first():
     scores = np.random.default_rng(1).permutation(512).astype(float)
-    np.testing.assert_array_equal(make().select(scores), np.arange(511, 460, -1))
-    assert make().select(None).tolist() == [1.0] * 51
-    assert make().select(np.arange(51.0))[0] == 50
+    made = make().calibrate(scores)
+    assert made.scores == tuple(range(511, 460, -1))
+    assert [scores[channel] for channel in made.ranking] == list(made.scores)
+    assert make().calibrate().scores == (1.0,) * 51
+    assert make().calibrate(np.arange(51.0)).ranking[0] == 50
 
 
 def test_finite_precision_is_set_aside():
@@ -130,7 +167,7 @@ def test_single_choices_win_over_a_preset():
         ({"epsilon": math.nan}, "epsilon"),
         ({"released": 513}, "released"),
         ({"released": 0}, "released"),
-        ({"height": 0}, "height"),
+        ({"grid": (0, 4)}, "grid"),
         ({"caps_bound": 0.0}, "caps_bound"),
         ({"conversion": "renyi"}, "conversion"),
         ({"preset": "brave"}, "preset"),
@@ -145,6 +182,8 @@ def test_calibration_errors():
     with pytest.raises(InvalidValueError, match="512 channels"):
         make().calibrate(np.ones(7))
     with pytest.raises(InvalidValueError, match="allocation"):
-        make().calibrate(allocation="greedy")
+        make(allocation="greedy")
+    with pytest.raises(InvalidValueError, match="weight"):
+        make(weight="heavy")
     with pytest.raises(InvalidValueError, match="delta"):
         make(delta=0.0).calibrate()

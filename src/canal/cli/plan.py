@@ -49,13 +49,14 @@ def plan(
     importance_source: Annotated[
         Source | None, typer.Option(help="Importance from private or public data.")
     ] = None,
-    split: Annotated[
+    budget_split: Annotated[
         tuple[float, float, float],
         typer.Option(help="Budget shares of caps, importance and release."),
     ] = (0.10, 0.05, 0.85),
     caps_bound: Annotated[
-        float, typer.Option(help="B: public bound on the norm of one image's channel norms.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="B: bound on the norm of one image's channel norms; sqrt(C*H*W)."),
+    ] = None,
     importance: Annotated[
         Path | None,
         typer.Option(help="Public scores, one a channel (.json, .npy, text); flat if not given."),
@@ -84,9 +85,8 @@ def plan(
         participants=Participants(teachers, queries, images_per_person),
         channels=channels,
         released=max(1, channels // 10) if released is None else released,
-        height=height,
-        width=width,
-        split=BudgetSplit(*split),
+        grid=(height, width),
+        split=BudgetSplit(*budget_split),
         caps_bound=caps_bound,
         **{name: value for name, value in chosen.items() if value is not None},
     )
@@ -117,24 +117,19 @@ def _print(seen: Forecast) -> None:
             made.add_column(name, justify="right" if number else "left", no_wrap=number == 0)
         return made
 
-    people = plan.participants
+    people, grid = plan.participants, " x ".join(map(str, plan.grid))
     console.print(
-        f"\n[bold]{plan.released} of {plan.channels} channels, {plan.height} x {plan.width}[/], "
+        f"\n[bold]{plan.released} of {plan.channels} channels, {grid}[/], "
         f"K = {people.teachers} teachers, N = {people.queries} queries, "
         f"epsilon {plan.epsilon:g} at delta {plan.delta:g} for a unit of [bold]{plan.unit}[/], "
         f"{plan.conversion} conversion\n"
     )
 
     budget = table("Budget", "part", "share", "rho", "noise std", "source")
-    caps, scores = seen.canal.sigma("caps"), seen.canal.sigma("importance")
     shares = plan.paid_split
-    sources = (plan.caps_source, plan.importance_source)
-    for name, share, sigma, source in (
-        ("caps", shares.caps, caps, sources[0]),
-        ("importance", shares.importance, scores, sources[1]),
-    ):
-        std = "-" if sigma is None else f"{float(sigma[0]):.4g}"
-        budget.add_row(name, f"{share:.0%}", f"{rho[name]:.4g}", std, source)
+    for part, source in plan.sources.items():
+        std = f"{float(seen.canal.sigma(part)[0]):.4g}" if source == "private" else "-"
+        budget.add_row(part, f"{getattr(shares, part):.0%}", f"{rho[part]:.4g}", std, source)
     budget.add_row("features", f"{shares.release:.0%}", f"{rho['release']:.4g}", "below", "private")
     console.print(budget)
 
@@ -149,18 +144,18 @@ def _print(seen: Forecast) -> None:
         *("allocation", "noise std", "signal to noise, dB"),
     )
     for name, made in (("uniform", seen.uniform), ("water-filling", seen.canal)):
-        sigma = made.sigma("features")
-        if sigma is not None:
-            noise.add_row(name, span(sigma, ".4g"), span(decibels(made.snr()), ".1f"))
+        signal = span(decibels(made.snr()), ".1f")
+        noise.add_row(name, span(made.sigma("features"), ".4g"), signal)
     console.print(noise)
 
     promise = table("Guarantee", "unit", "epsilon", "rho", "what one unit is")
     promise.columns[-1].justify = "left"
     for name, entry in guarantee.items():
         style = "bold" if name == plan.unit else ""
-        promise.add_row(
-            name, f"{entry['epsilon']:.4g}", f"{entry['rho']:.4g}", entry["neighbours"], style=style
-        )
+        cost = [
+            "none" if entry[kind] is None else f"{entry[kind]:.4g}" for kind in ("epsilon", "rho")
+        ]
+        promise.add_row(name, *cost, entry["neighbours"], style=style)
     console.print(promise)
 
     each = table(

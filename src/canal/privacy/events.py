@@ -25,7 +25,8 @@ class GaussianEvent:
 
     Args:
         name: what it is ("features", "caps", "importance").
-        sigma: noise standard deviation of each block; infinite for a block that is not published.
+        sigma: noise standard deviation of each block; infinite for a block that is not published,
+            0 for one that is published in the clear, at an infinite price to whoever can move it.
         exposures: for each unit, how far it can move this event and how often; a mapping, kept
             as pairs. A unit that is missing here is an error when it is asked for, never a cost
             of zero.
@@ -40,9 +41,9 @@ class GaussianEvent:
 
     def __post_init__(self) -> None:
         sigma = tuple(float(value) for value in self.sigma)
-        if not sigma or not all(value > 0 for value in sigma):
+        if not sigma or not all(value >= 0 for value in sigma):
             raise InvalidValueError(
-                f"event {self.name!r}: every sigma must be above 0, and there must be at least one"
+                f"event {self.name!r}: give at least one sigma, each at least 0"
             )
         if isinstance(self.draws, bool) or not isinstance(self.draws, int) or self.draws < 0:
             raise InvalidValueError(
@@ -73,12 +74,11 @@ class GaussianEvent:
 
     def ratios(self, unit: Unit) -> tuple[float, ...]:
         r"""$\Delta_c/\sigma_c$ of each block for one publication."""
-        sensitivity = self.exposure(unit).sensitivity
-        if not isinstance(sensitivity, tuple):
-            return tuple(sensitivity / sigma for sigma in self.sigma)
+        stated = self.exposure(unit).sensitivity
+        sensitivity = stated if isinstance(stated, tuple) else (stated,)
         if len(sensitivity) == 1:
             sensitivity *= len(self.sigma)
-        return tuple(delta / sigma for delta, sigma in zip(sensitivity, self.sigma, strict=True))
+        return tuple(_ratio(*pair) for pair in zip(sensitivity, self.sigma, strict=True))
 
     def times(self, count: int) -> GaussianEvent:
         """The same, published this many times as often, with fresh noise each time."""
@@ -133,7 +133,10 @@ class Guarantee:
 
     def epsilon(self, delta: float, unit: Unit, conversion: Conversion = "exact") -> float:
         """The epsilon of all events together at this delta, rounded up."""
-        return epsilon_of_release(self.rho(unit), delta, self.draws(unit), conversion)
+        rho = self.rho(unit)
+        if rho == math.inf:
+            return math.inf
+        return epsilon_of_release(rho, delta, self.draws(unit), conversion)
 
     def epsilons(self, delta: float, conversion: Conversion = "exact") -> dict[Unit, float]:
         """Epsilon for every unit, side by side."""
@@ -160,3 +163,10 @@ class Guarantee:
                 if ratio > 0
             ]
         )
+
+
+def _ratio(sensitivity: float, sigma: float) -> float:
+    """What nobody can move is free, even in the clear; else no noise is no protection."""
+    if sensitivity == 0:
+        return 0.0
+    return sensitivity / sigma if sigma else math.inf

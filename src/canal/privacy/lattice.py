@@ -122,6 +122,37 @@ class Lattice:
         return np.clip(noisy, -limit, limit).astype(storage)
 
 
+def fitting_shift(magnitude: ArrayLike, storage: Storage = "int16") -> NDArray[np.int64]:
+    """How many halvings make integers of these magnitudes fit a storage type.
+
+    Args:
+        magnitude: the largest that is expected, in lattice steps; public.
+        storage: integer type to fit.
+
+    >>> fitting_shift([100.0, 32767.0, 32768.0, 1e6])
+    array([0, 0, 1, 5])
+    """
+    halvings = np.ceil(np.log2(np.asarray(magnitude, dtype=np.float64) / STORAGES[storage]))
+    return np.maximum(halvings, 0).astype(np.int64)
+
+
+def coarsen(
+    noisy: ArrayLike, shift: ArrayLike, storage: Storage = "int16"
+) -> NDArray[np.signedinteger]:
+    """Keep noisy integers to the nearest multiple of 2^shift, in units of that: post-processing.
+
+    Noise comes first, so nothing is lost that it had not blurred already; a value that does not
+    fit is saturated, never wrapped.
+
+    >>> coarsen([1000, -1001, 10**9], shift=2)
+    array([  250,  -250, 32767], dtype=int16)
+    """
+    limit = STORAGES[storage]
+    units = np.ldexp(np.asarray(noisy, dtype=np.float64), -np.asarray(shift))
+    stored: NDArray[np.signedinteger] = np.clip(np.rint(units), -limit, limit).astype(storage)
+    return stored
+
+
 def rounded_gaussian(std: ArrayLike, shape: tuple[int, ...], stream: Stream) -> Integers:
     r"""Integers distributed as $\mathrm{round}(\mathcal N(0, \mathrm{std}^2))$.
 

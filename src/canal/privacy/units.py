@@ -128,3 +128,11 @@ class Participants:
         diameter = math.nextafter(math.sqrt(2), math.inf) * bound
         image = Exposure(diameter * self.images_per_person / self.queries)
         return {"patient": Exposure(diameter / self.teachers), "image": image, "paper": image}
+
+    def read_in_the_clear(self, bound: float) -> dict[Unit, Exposure]:
+        """Exposure of such a mean when public weights make it of the query images themselves.
+
+        No teacher has a part in it, so no patient moves it; a query image does.
+        """
+        image = self.statistic(bound)["image"]
+        return {"patient": Exposure(0.0), "image": image, "paper": Exposure(0.0)}

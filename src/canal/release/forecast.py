@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from canal.privacy.iteration import Penalty, penalty, releases_per_image
 from canal.privacy.units import NEIGHBOURS, UNITS
-from canal.release.plan import CalibratedPlan, Plan
+from canal.release.calibration import CalibratedPlan, finite_or_none
+from canal.release.plan import Plan
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -27,7 +28,6 @@ class Forecast:
     Args:
         canal: the plan with CANAL's water-filling.
         uniform: the same plan with the same noise on every channel.
-        scores: importance of the released channels, best first.
         iterations: T, student steps of the per-iteration rival.
         batch_size: B of the same.
         penalties: sample-once against per-iteration; the rival's own Q first.
@@ -35,7 +35,6 @@ class Forecast:
 
     canal: CalibratedPlan
     uniform: CalibratedPlan
-    scores: NDArray[np.float64]
     iterations: int
     batch_size: int
     penalties: tuple[Penalty, ...]
@@ -46,18 +45,27 @@ class Forecast:
         return self.canal.plan
 
     def guarantee(self) -> dict[str, dict[str, Any]]:
-        """What the release promises to each unit, whichever of the two allocations is used."""
+        """What the release promises to each unit, whichever of the two allocations is used.
+
+        An epsilon of None is no guarantee: query images whose public statistics are read from
+        them in the clear.
+        """
         plan, promise = self.plan, self.canal.guarantee
         return {
             unit: {
-                "epsilon": promise.epsilon(plan.delta, unit, plan.conversion),
+                "epsilon": finite_or_none(promise.epsilon(plan.delta, unit, plan.conversion)),
                 "delta": plan.delta,
-                "rho": promise.rho(unit),
-                "mu": promise.mu(unit),
+                "rho": finite_or_none(promise.rho(unit)),
+                "mu": finite_or_none(promise.mu(unit)),
                 "neighbours": NEIGHBOURS[unit],
             }
             for unit in UNITS
         }
+
+    def _noise(self, statistic: Literal["caps", "importance"]) -> float | None:
+        """The one noise level of a statistic, or None where it is public and has none."""
+        paid = self.plan.sources[statistic] == "private"
+        return float(self.canal.sigma(statistic)[0]) if paid else None
 
     def words(self) -> list[str]:
         """What it means, in sentences for a person who has to decide."""
@@ -73,14 +81,14 @@ class Forecast:
             "split": asdict(plan.paid_split),
             "rho_split": rho,
             "sigma": {
-                "caps": _only(self.canal.sigma("caps")),
-                "importance": _only(self.canal.sigma("importance")),
-                "uniform": _only(self.uniform.sigma("features")),
+                "caps": self._noise("caps"),
+                "importance": self._noise("importance"),
+                "uniform": float(self.uniform.sigma("features")[0]),
                 "water_filling": _listed(self.canal.sigma("features")),
             },
             "guarantee": self.guarantee(),
             "snr_db": {
-                "uniform": _only(decibels(self.uniform.snr())),
+                "uniform": float(decibels(self.uniform.snr())[0]),
                 "water_filling": _listed(decibels(self.canal.snr())),
                 "whole_release": decibels(self.canal.total_snr()).item(),
             },
@@ -109,12 +117,11 @@ def forecast(
         iterations: T of the per-iteration rival.
         batch_size: B of the same.
     """
-    canal = plan.calibrate(importance, "canal")
+    canal = replace(plan, allocation="canal").calibrate(importance)
     own = releases_per_image(iterations, batch_size, plan.participants.queries)
     return Forecast(
         canal=canal,
-        uniform=plan.calibrate(importance, "uniform"),
-        scores=plan.select(importance),
+        uniform=replace(plan, allocation="uniform").calibrate(importance),
         iterations=iterations,
         batch_size=batch_size,
         penalties=tuple(
@@ -183,12 +190,10 @@ def _knobs(seen: Forecast) -> str:
         changes.append(
             (f"{plan.released // 10} channels", replace(plan, released=plan.released // 10))
         )
-    if plan.height >= 8 and plan.width >= 8:
+    if min(plan.grid) >= 8:
+        smaller = tuple(side // 4 for side in plan.grid)
         changes.append(
-            (
-                f"a {plan.height // 4} x {plan.width // 4} bottleneck",
-                replace(plan, height=plan.height // 4, width=plan.width // 4),
-            )
+            (f"a {' x '.join(map(str, smaller))} bottleneck", replace(plan, grid=smaller))
         )
     if not plan.nonnegative:
         changes.append(("features clamped to be non-negative", replace(plan, nonnegative=True)))
@@ -197,9 +202,9 @@ def _knobs(seen: Forecast) -> str:
     if "private" in (plan.caps_source, plan.importance_source):
         public = replace(plan, caps_source="public", importance_source="public")
         changes.append(("public caps and importance", public))
-    before = seen.canal.snr().max()
+    before, scores = seen.canal.snr().max(), seen.canal.scores
     gains = {
-        name: float(decibels(other.calibrate(seen.scores[: other.released]).snr().max() / before))
+        name: float(decibels(other.calibrate(scores[: other.released]).snr().max() / before))
         for name, other in changes
     }
     helping = [f"{name} (+{gain:.1f} dB)" for name, gain in gains.items() if gain >= 0.05]
@@ -215,11 +220,6 @@ def _per_iteration(seen: Forecast) -> str:
     )
 
 
-def _only(sigma: NDArray[np.float64] | None) -> float | None:
-    """The one noise level of a statistic, or None where it is public and has none."""
-    return None if sigma is None else float(sigma[0])
-
-
-def _listed(values: NDArray[np.float64] | None) -> list[float | None]:
+def _listed(values: NDArray[np.float64]) -> list[float | None]:
     """One value for each channel; JSON has no infinity, so a channel not released is null."""
-    return [] if values is None else [v if math.isfinite(v) else None for v in values.tolist()]
+    return [finite_or_none(value) for value in values.tolist()]

@@ -1,29 +1,30 @@
 r"""The plan: everything that determines what a release costs, fixed before any data is touched.
 
-A `Plan` is what a person asks for; `calibrate` turns it into a `CalibratedPlan`, which knows every
-sigma and what all of it costs each unit.
+A `Plan` is what a person asks for. `calibrate` (see `canal.release.calibration`) turns it, with
+the weights of the channels, into a `CalibratedPlan` that knows every sigma.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from canal.errors import InvalidValueError
-from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.budget import BudgetSplit, Source
-from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion, check_conversion
 from canal.privacy.precision import rho_for_release
 from canal.privacy.units import Participants, Unit, check_unit
 
-Allocation = Literal["canal", "uniform"]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from canal.release.calibration import CalibratedPlan
+
+Allocation = Literal["canal", "uniform", "reverse", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
-EventName = Literal["caps", "importance", "features"]
+Weight = Literal["importance", "matched"]
+WEIGHTS: tuple[Weight, ...] = get_args(Weight)
 # `paper` is the paper's own accounting. `honest` protects a patient, and takes caps and importance
 # from the public shared initialisation.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -33,6 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "nonnegative": False,
         "caps_source": "private",
         "importance_source": "private",
+        "weight": "importance",
     },
     "honest": {
         "unit": "patient",
@@ -40,6 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "nonnegative": True,
         "caps_source": "public",
         "importance_source": "public",
+        "weight": "matched",
     },
 }
 
@@ -54,15 +57,19 @@ class Plan:
         participants: K teachers, N queries, m images of one person.
         channels: C, of the bottleneck.
         released: M, the channels that are published.
-        height: of the bottleneck.
-        width: of the bottleneck.
+        grid: positions of the bottleneck, `(height, width)` or `(height, width, depth)`.
         unit: whose epsilon it is.
         conversion: between epsilon and rho.
         nonnegative: channels are clamped to be non-negative before they are clipped (the tap is
             behind a ReLU), so two of them are at most $\sqrt 2$ apart, not 2.
         caps_source: where the caps come from; a public source is charged nothing.
         importance_source: where the importance scores come from.
-        caps_bound: B of the caps statistic, in units of the features.
+        weight: what a channel's noise counts: `importance` is the paper's $s_c$; `matched` is
+            $s_c \hat c_c^2$, since noise reaches the student multiplied by the cap.
+        allocation: `canal` (water-filling), `uniform`, `reverse` (noise-aware), or `none`, which
+            is no noise and no guarantee.
+        caps_bound: B of the caps statistic, in units of the features. If not given, the norm of
+            features of unit mean square, $\sqrt{C\,H\,W}$: enough behind any normalisation.
         split: shares of the budget when both sources are private.
     """
 
@@ -71,14 +78,15 @@ class Plan:
     participants: Participants
     channels: int
     released: int
-    height: int
-    width: int
+    grid: tuple[int, ...]
     unit: Unit = "patient"
     conversion: Conversion = "exact"
     nonnegative: bool = True
     caps_source: Source = "public"
     importance_source: Source = "public"
-    caps_bound: float = 1.0
+    weight: Weight = "matched"
+    allocation: Allocation = "canal"
+    caps_bound: float | None = None
     split: BudgetSplit = field(default_factory=BudgetSplit)
 
     def __post_init__(self) -> None:
@@ -86,15 +94,26 @@ class Plan:
         check_conversion(self.conversion)
         if not 0 < self.epsilon < math.inf:
             raise InvalidValueError(f"epsilon = {self.epsilon!r} must be above 0 and finite")
-        for name in ("channels", "released", "height", "width"):
+        for name in ("channels", "released"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} = {getattr(self, name)!r} must be at least 1")
+        if not self.grid or min(self.grid) < 1:
+            raise InvalidValueError(f"grid = {self.grid!r} must have sides of at least 1")
         if self.released > self.channels:
             raise InvalidValueError(
                 f"released = {self.released} is more than channels = {self.channels}; "
                 "release as many or fewer"
             )
-        if not 0 < self.caps_bound < math.inf:
+        for name, known in (("allocation", ALLOCATIONS), ("weight", WEIGHTS)):
+            if getattr(self, name) not in known:
+                raise InvalidValueError(
+                    f"{name} = {getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
+                )
+        if self.caps_bound is None:
+            # One double for all that reads it: plan, mechanism, statement.
+            bound = math.sqrt(self.channels * self.positions)
+            object.__setattr__(self, "caps_bound", bound)
+        if not 0 < self.bound < math.inf:
             raise InvalidValueError(f"caps_bound = {self.caps_bound!r} must be above 0 and finite")
 
     @classmethod
@@ -112,9 +131,34 @@ class Plan:
         return cls(**(PRESETS[name] | choices))
 
     @property
+    def positions(self) -> int:
+        """H·W (or H·W·D) of one channel."""
+        return math.prod(self.grid)
+
+    @property
+    def bound(self) -> float:
+        """B of the caps statistic, as a plain number."""
+        assert self.caps_bound is not None  # noqa: S101  # set by __post_init__
+        return self.caps_bound
+
+    @property
     def diameter(self) -> float:
         r"""D, the largest distance between two clipped channels; $\sqrt 2$ rounded up."""
         return math.nextafter(math.sqrt(2), math.inf) if self.nonnegative else 2.0
+
+    @property
+    def sources(self) -> dict[Literal["caps", "importance"], Source]:
+        """Where each statistic comes from."""
+        return {"caps": self.caps_source, "importance": self.importance_source}
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether public statistics are read from the query images, in the clear.
+
+        Then those images have no protection of their own. A plan whose unit is the image must
+        take them from other public images.
+        """
+        return self.unit != "image" and "public" in self.sources.values()
 
     @property
     def paid_split(self) -> BudgetSplit:
@@ -124,8 +168,8 @@ class Plan:
     @property
     def draws(self) -> int:
         """Noise values that one unit takes part in; their finite precision is set aside first."""
-        features = self.released * self.height * self.width
-        statistics = (self.caps_source, self.importance_source).count("private") * self.channels
+        features = self.released * self.positions
+        statistics = list(self.sources.values()).count("private") * self.channels
         return features * self.participants.features(self.diameter)[self.unit].count + statistics
 
     def rho(self) -> dict[str, float]:
@@ -138,107 +182,31 @@ class Plan:
             )
         return self.paid_split.rho(total)
 
-    def select(self, importance: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Scores of the channels that are released: the top M, most important first.
-
-        Args:
-            importance: C scores, public or already privatised; or M, taken as they are;
-                or None for flat ones.
-        """
-        if importance is None:
-            return np.ones(self.released)
-        scores = np.asarray(importance, dtype=np.float64)
-        if scores.ndim != 1 or scores.size not in (self.channels, self.released):
-            raise InvalidValueError(
-                f"importance has shape {scores.shape}; give one score for each of the "
-                f"{self.channels} channels, or for each of the {self.released} released"
-            )
-        return np.sort(scores)[::-1][: self.released]
-
-    def calibrate(
-        self, importance: ArrayLike | None = None, allocation: Allocation = "canal"
-    ) -> CalibratedPlan:
+    def calibrate(self, weights: ArrayLike | None = None) -> CalibratedPlan:
         """Fix every sigma, and with it the guarantee.
 
         Args:
-            importance: as for `select`.
-            allocation: `canal` (water-filling) or `uniform`.
+            weights: of the C channels, public or already privatised; or of M, taken as they are;
+                or None for flat ones.
         """
-        if allocation not in ALLOCATIONS:
-            raise InvalidValueError(
-                f"allocation = {allocation!r} is unknown; choose one of {', '.join(ALLOCATIONS)}"
-            )
-        scores, room = self.select(importance), 2.0**-48
-        while True:
-            # Sums and conversions round up; the promise is kept after all of that, not before.
-            made = CalibratedPlan(self, self._events(scores, allocation, 1 - room))
-            if made.guarantee.epsilon(self.delta, self.unit, self.conversion) <= self.epsilon:
-                return made
-            room *= 2
+        from canal.release.calibration import calibrate
 
-    def _events(
-        self, scores: NDArray[np.float64], allocation: Allocation, part: float
-    ) -> Guarantee:
-        """Events that together cost the given part of the budget."""
-        rho = {name: part * share for name, share in self.rho().items()}
-        events = []
-        for name, source, bound in (
-            ("caps", self.caps_source, self.caps_bound),
-            ("importance", self.importance_source, 1.0),
-        ):
-            if source == "private":
-                exposures = self.participants.statistic(bound)
-                sigma = uniform(exposures[self.unit].sensitivity, rho[name])
-                events.append(GaussianEvent(name, (float(sigma),), exposures, draws=self.channels))
-        exposures = self.participants.features(self.diameter)
-        mine = exposures[self.unit]
-        sensitivity = np.full(self.released, mine.sensitivity)
-        rho_once = rho["release"] / mine.count
-        sigmas = (
-            water_filling(scores, sensitivity, rho_once)
-            if allocation == "canal"
-            else uniform(sensitivity, rho_once)
-        )
-        draws = self.released * self.height * self.width
-        events.append(GaussianEvent("features", tuple(sigmas.tolist()), exposures, draws=draws))
-        return Guarantee(tuple(events))
+        return calibrate(self, weights)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values."""
-        return asdict(self)
+        return asdict(self) | {"grid": list(self.grid)}
 
-
-@dataclass(frozen=True)
-class CalibratedPlan:
-    """A plan whose every sigma is fixed.
-
-    Guarantees:
-        `guarantee.epsilon(plan.delta, plan.unit, plan.conversion) <= plan.epsilon`.
-    """
-
-    plan: Plan
-    guarantee: Guarantee
-
-    def sigma(self, event: EventName) -> NDArray[np.float64] | None:
-        """Noise standard deviations of one event, or None if it is public."""
-        if event not in get_args(EventName):
-            raise InvalidValueError(f"a plan has no event {event!r}")
-        for candidate in self.guarantee.events:
-            if candidate.name == event:
-                return np.array(candidate.sigma)
-        return None
-
-    def snr(self) -> NDArray[np.float64]:
-        r"""The most signal-to-noise that a released channel can have, $1/(HW\sigma_c^2)$.
-
-        Its signal has norm at most one, spread over H·W positions.
-        """
-        sigma = self.sigma("features")
-        assert sigma is not None  # noqa: S101  # calibrate always adds it
-        return 1 / (self.plan.height * self.plan.width * np.square(sigma))
-
-    def total_snr(self) -> float:
-        r"""Signal over noise, summed over everything released; $(K\mu/D)^2$ at patient level."""
-        return float(
-            self.snr().sum() * self.plan.height * self.plan.width * self.plan.participants.queries
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Plan:
+        """The reverse of `to_json`."""
+        if values.keys() != {entry.name for entry in fields(cls)}:
+            raise InvalidValueError("a plan has other entries than these")
+        return cls(
+            **values
+            | {
+                "participants": Participants(**values["participants"]),
+                "split": BudgetSplit(**values["split"]),
+                "grid": tuple(values["grid"]),
+            }
         )

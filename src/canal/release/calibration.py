@@ -1,0 +1,153 @@
+r"""A plan with every number fixed: which channels, how much noise on each, what all of it costs.
+
+Reads only the plan and what was already released (or is public), so whoever has a manifest can do
+it again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from canal.errors import InvalidValueError
+from canal.privacy.allocation import reverse_water_filling, uniform, water_filling
+from canal.privacy.events import GaussianEvent, Guarantee
+from canal.release.plan import Plan
+
+EventName = Literal["caps", "importance", "features"]
+
+
+@dataclass(frozen=True)
+class CalibratedPlan:
+    """A plan whose every sigma is fixed.
+
+    Guarantees:
+        `guarantee.epsilon(plan.delta, plan.unit, plan.conversion) <= plan.epsilon`, unless the
+        allocation is `none`, whose epsilon is infinite.
+
+    Args:
+        plan: what was asked for.
+        ranking: the M channels of the largest weight, that first.
+        scores: their weights.
+        guarantee: of caps, importance and features together.
+    """
+
+    plan: Plan
+    ranking: tuple[int, ...]
+    scores: tuple[float, ...]
+    guarantee: Guarantee
+
+    def sigma(self, event: EventName) -> NDArray[np.float64]:
+        """Noise standard deviations of one event: infinite if not released, 0 if in the clear."""
+        if event not in get_args(EventName):
+            raise InvalidValueError(f"a plan has no event {event!r}")
+        for candidate in self.guarantee.events:
+            if candidate.name == event:
+                return np.array(candidate.sigma)
+        return np.zeros(1)
+
+    @property
+    def published(self) -> tuple[int, ...]:
+        """The channels that are really there: those of the ranking with finite noise."""
+        kept = np.isfinite(self.sigma("features"))
+        return tuple(channel for channel, stays in zip(self.ranking, kept, strict=True) if stays)
+
+    @property
+    def published_sigma(self) -> NDArray[np.float64]:
+        """Noise standard deviations of the published channels, on the mean over teachers."""
+        sigma = self.sigma("features")
+        return sigma[np.isfinite(sigma)]
+
+    def snr(self) -> NDArray[np.float64]:
+        r"""The most signal-to-noise that a released channel can have, $1/(HW\sigma_c^2)$.
+
+        Its signal has norm at most one, spread over H·W positions.
+        """
+        with np.errstate(divide="ignore"):
+            return np.asarray(1 / (self.plan.positions * np.square(self.sigma("features"))))
+
+    def total_snr(self) -> float:
+        r"""Signal over noise, summed over everything released; $(K\mu/D)^2$ at patient level."""
+        return float(self.snr().sum() * self.plan.positions * self.plan.participants.queries)
+
+
+def calibrate(plan: Plan, weights: ArrayLike | None = None) -> CalibratedPlan:
+    """Fix every sigma of a plan; see `Plan.calibrate`."""
+    ranking, scores = rank(plan, weights)
+
+    def made(rho: dict[str, float]) -> CalibratedPlan:
+        events = (*_statistics(plan, rho), _features(plan, scores, rho))
+        return CalibratedPlan(plan, ranking, tuple(scores.tolist()), Guarantee(events))
+
+    if plan.allocation == "none":
+        return made({})
+    rho, room = plan.rho(), 2.0**-48
+    while True:
+        # Sums and conversions round up; the promise is kept after all of that, not before.
+        ready = made({name: share * (1 - room) for name, share in rho.items()})
+        if ready.guarantee.epsilon(plan.delta, plan.unit, plan.conversion) <= plan.epsilon:
+            return ready
+        room *= 2
+
+
+def rank(
+    plan: Plan, weights: ArrayLike | None = None
+) -> tuple[tuple[int, ...], NDArray[np.float64]]:
+    """The top M channels, that of the largest weight first, and their weights."""
+    if weights is None:
+        return tuple(range(plan.released)), np.ones(plan.released)
+    values = np.asarray(weights, dtype=np.float64)
+    if values.ndim != 1 or values.size not in (plan.channels, plan.released):
+        raise InvalidValueError(
+            f"importance has shape {values.shape}; give one score for each of the "
+            f"{plan.channels} channels, or for each of the {plan.released} released"
+        )
+    order = np.argsort(-values, kind="stable")[: plan.released]
+    return tuple(order.tolist()), values[order]
+
+
+def _statistics(plan: Plan, rho: dict[str, float]) -> list[GaussianEvent]:
+    """Caps and importance, as far as somebody can move them."""
+    events = []
+    for name, source in plan.sources.items():
+        bound = plan.bound if name == "caps" else 1.0
+        if source == "public":
+            if plan.reads_queries:
+                exposures = plan.participants.read_in_the_clear(bound)
+                events.append(GaussianEvent(name, (0.0,), exposures))
+            continue
+        exposures = plan.participants.statistic(bound)
+        sigma = 0.0
+        if plan.allocation != "none":
+            sigma = float(uniform(exposures[plan.unit].sensitivity, rho[name]))
+        draws = plan.channels if sigma else 0
+        events.append(GaussianEvent(name, (sigma,), exposures, draws=draws))
+    return events
+
+
+def _features(plan: Plan, scores: NDArray[np.float64], rho: dict[str, float]) -> GaussianEvent:
+    exposures = plan.participants.features(plan.diameter)
+    if plan.allocation == "none":
+        return GaussianEvent("features", (0.0,) * plan.released, exposures)
+    mine = exposures[plan.unit]
+    sensitivity = np.full(plan.released, mine.sensitivity)
+    once = rho["release"] / mine.count
+    if plan.allocation == "canal":
+        sigma = water_filling(scores, sensitivity, once)
+    elif plan.allocation == "uniform":
+        sigma = uniform(sensitivity, once)
+    else:
+        # The most that the mean square of a clipped channel can be; public, whatever the data.
+        power = 1 / plan.positions
+        sigma = reverse_water_filling(scores, sensitivity, power, once)
+    draws = plan.released * plan.positions
+    return GaussianEvent("features", tuple(sigma.tolist()), exposures, draws=draws)
+
+
+def finite_or_none(value: float) -> float | None:
+    """For JSON, which has no infinity: null says that there is no guarantee."""
+    return value if math.isfinite(value) else None
