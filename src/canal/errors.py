@@ -68,3 +68,7 @@ class CheckpointError(CanalError):
 
 class ConfigurationError(CanalError):
     """A setting that is unknown or out of range."""
+
+
+class ReleaseError(CanalError):
+    """A release that is damaged, belongs to other arguments, or cannot be made as asked."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -62,6 +63,15 @@ class Arrays:
         rows = [where[name] for name in ids]
         digest = hashlib.sha256(json.dumps([self.digest, list(ids)]).encode()).hexdigest()
         return Arrays(tuple(ids), self.images[rows], self.masks[rows], digest)
+
+
+def copy_rows(array: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
+    """Rows as an array of their own; of a mapped file, nothing stays in memory behind them."""
+    rows = np.array(array[start:stop])
+    mapped = getattr(array, "_mmap", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+    return rows
 
 
 def default_folder() -> Path:

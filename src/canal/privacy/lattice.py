@@ -31,6 +31,8 @@ Storage = Literal["int16", "int32"]
 STORAGES: dict[str, int] = {"int16": 2**15 - 1, "int32": 2**31 - 1}
 # Noise beyond ten sigma has probability 2e-23 a draw; it is then saturated, never wrapped.
 TAIL_SIGMAS = 10.0
+# Finer than any noise that protects, coarse enough that sums over thousands of images fit 32 bits.
+FINEST_STEP = 2.0**-16
 # How far the double std * g may be from the exact product, in units of std: the double's own
 # uncertainty and the rounding of the multiplication.
 _DOUBT = 2 * UNCERTAINTY
@@ -57,6 +59,20 @@ class Lattice:
             raise InvalidValueError(
                 f"lattice step = {self.step!r} must be a power of two, such as 2**-12"
             )
+
+    @classmethod
+    def finest(cls, bound: float, sigma: ArrayLike) -> Lattice:
+        r"""The finest lattice, down to $2^{-16}$, on which sum and noise fit 32 bits.
+
+        Args:
+            bound: the largest magnitude of the noiseless sum; public.
+            sigma: standard deviations of the noise, 0 for none; public or already released.
+
+        >>> Lattice.finest(3.0, 2.5), Lattice.finest(3.0, 1e6)
+        (Lattice(step=1.52587890625e-05), Lattice(step=0.0078125))
+        """
+        needed = bound + TAIL_SIGMAS * float(np.max(sigma))
+        return cls(max(FINEST_STEP, 2.0 ** math.ceil(math.log2(needed / STORAGES["int32"]))))
 
     def truncate(self, values: ArrayLike) -> Integers:
         """The lattice point next to each value on the side of zero; no magnitude grows.

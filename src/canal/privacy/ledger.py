@@ -108,7 +108,7 @@ class Ledger:
 
     def set_budget(
         self,
-        cohort: str,
+        cohort: str | Sequence[str],
         unit: Unit,
         *,
         epsilon: float,
@@ -118,20 +118,23 @@ class Ledger:
         """Say what a cohort may spend under one unit; a later word replaces an earlier one.
 
         Args:
-            cohort: whose budget.
+            cohort: whose budget; or several, set together or not at all.
             unit: of privacy.
             epsilon: in all; 0 freezes the cohort.
             delta: of the same.
             conversion: between rho and epsilon.
         """
         check_unit(unit)
-        _check_text("cohort", cohort)
+        cohorts = [cohort] if isinstance(cohort, str) else list(cohort)
+        for name in cohorts:
+            _check_text("cohort", name)
         if not math.isfinite(epsilon):
             raise InvalidValueError(f"a budget of epsilon = {epsilon!r} is none; give a number")
         rho = float(rho_from_epsilon(epsilon, delta, conversion))
         terms = {"epsilon": float(epsilon), "delta": float(delta), "conversion": str(conversion)}
         with self._chain.writing() as writer:
-            writer.append("budget", cohort, unit, rho, draws=0, key="", note=json.dumps(terms))
+            for name in cohorts:
+                writer.append("budget", name, unit, rho, draws=0, key="", note=json.dumps(terms))
 
     def reserve(self, key: str, charges: Sequence[Charge], *, note: str = "") -> Status:
         """Charge a release before it is made, all cohorts or none.
@@ -181,8 +184,13 @@ class Ledger:
                 )
         return "new"
 
-    def commit(self, key: str) -> None:
-        """Note that a reserved release is finished; saying it twice is saying it once."""
+    def commit(self, key: str, *, note: str = "") -> None:
+        """Note that a reserved release is finished; saying it twice is saying it once.
+
+        Args:
+            key: of the reservation.
+            note: a word for people, or the digest of what was published.
+        """
         with self._chain.writing() as writer:
             reserved = [r for r in writer.rows if r.action == "reserve" and r.key == key]
             if not reserved:
@@ -190,7 +198,7 @@ class Ledger:
             if not _is_committed(writer.rows, key):
                 for r in reserved:
                     writer.append(
-                        "commit", r.cohort, r.unit, r.rho, draws=r.draws, key=key, note=""
+                        "commit", r.cohort, r.unit, r.rho, draws=r.draws, key=key, note=str(note)
                     )
 
     def balance(self, cohort: str, unit: Unit) -> Balance:

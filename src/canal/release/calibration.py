@@ -19,6 +19,8 @@ from canal.privacy.events import GaussianEvent, Guarantee
 from canal.release.plan import Plan
 
 EventName = Literal["caps", "importance", "features"]
+# What is spent of a share; the rest takes up the rounding of everything behind it.
+_LESS = 1 - 2.0**-44
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,19 @@ def calibrate(plan: Plan, weights: ArrayLike | None = None) -> CalibratedPlan:
     """Fix every sigma of a plan; see `Plan.calibrate`."""
     ranking, scores = rank(plan, weights)
 
-    def made(rho: dict[str, float]) -> CalibratedPlan:
-        events = (*_statistics(plan, rho), _features(plan, scores, rho))
-        return CalibratedPlan(plan, ranking, tuple(scores.tolist()), Guarantee(events))
-
-    if plan.allocation == "none":
-        return made({})
-    rho, room = plan.rho(), 2.0**-48
+    rho = {} if plan.allocation == "none" else plan.rho()
+    # Fixed before any weight is known: caps and importance are drawn first.
+    statistics = _statistics(plan, {name: _LESS * share for name, share in rho.items()})
+    room = 1 - _LESS
     while True:
+        features = _features(plan, scores, rho.get("release", 0.0) * (1 - room))
+        promise = Guarantee((*statistics, features))
         # Sums and conversions round up; the promise is kept after all of that, not before.
-        ready = made({name: share * (1 - room) for name, share in rho.items()})
-        if ready.guarantee.epsilon(plan.delta, plan.unit, plan.conversion) <= plan.epsilon:
-            return ready
+        if (
+            plan.allocation == "none"
+            or promise.epsilon(plan.delta, plan.unit, plan.conversion) <= plan.epsilon
+        ):
+            return CalibratedPlan(plan, ranking, tuple(scores.tolist()), promise)
         room *= 2
 
 
@@ -129,13 +132,13 @@ def _statistics(plan: Plan, rho: dict[str, float]) -> list[GaussianEvent]:
     return events
 
 
-def _features(plan: Plan, scores: NDArray[np.float64], rho: dict[str, float]) -> GaussianEvent:
+def _features(plan: Plan, scores: NDArray[np.float64], rho: float) -> GaussianEvent:
     exposures = plan.participants.features(plan.diameter)
     if plan.allocation == "none":
         return GaussianEvent("features", (0.0,) * plan.released, exposures)
     mine = exposures[plan.unit]
     sensitivity = np.full(plan.released, mine.sensitivity)
-    once = rho["release"] / mine.count
+    once = rho / mine.count
     if plan.allocation == "canal":
         sigma = water_filling(scores, sensitivity, once)
     elif plan.allocation == "uniform":

@@ -1,0 +1,125 @@
+"""The teachers of one release: one a site, of one architecture and one shared initialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from canal.errors import CheckpointError, ReleaseError
+from canal.models import checkpoint
+from canal.models.checkpoint import Checkpoint
+from canal.models.tap import Tap
+from canal.models.unet import weights_digest
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """One site's network.
+
+    Args:
+        cohort: name of the site's training cohort, in the ledger too; public.
+        tap: the network and the layer that is released; private.
+        digest: of the weights. Training can be repeated to the bit, so this would tell who was in
+            the cohort: it never leaves the aggregator.
+    """
+
+    cohort: str
+    tap: Tap
+    digest: str
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """All that speak on a query.
+
+    Args:
+        teachers: at least one, of different cohorts.
+        initialisation: digest of the weights that all of them started from; public.
+        shared: that initialisation itself, where public statistics are wanted.
+    """
+
+    teachers: tuple[Teacher, ...]
+    initialisation: str
+    shared: Tap | None = None
+
+    def __post_init__(self) -> None:
+        if not self.teachers:
+            raise ReleaseError("a release needs at least one teacher")
+        for what, values in (
+            ("the name of the cohort", [teacher.cohort for teacher in self.teachers]),
+            ("the weights", [teacher.digest for teacher in self.teachers]),
+        ):
+            if len(set(values)) < len(values):
+                raise ReleaseError(
+                    f"two teachers share {what}: a patient of that cohort would count twice; give "
+                    "one teacher for each site"
+                )
+
+    @property
+    def cohorts(self) -> tuple[str, ...]:
+        """Names of the sites' cohorts."""
+        return tuple(teacher.cohort for teacher in self.teachers)
+
+    def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """C and grid of the bottleneck for images of this size; learned from a blank one."""
+        import torch
+
+        shapes = {
+            tuple(teacher.tap.features(torch.zeros(1, channels, *size)).shape[1:])
+            for teacher in self.teachers
+        }
+        if len(shapes) > 1:
+            raise ReleaseError(
+                f"the teachers' features have different shapes {sorted(shapes)}; all sites use one "
+                "architecture"
+            )
+        first, *grid = shapes.pop()
+        return first, tuple(grid)
+
+
+def load_ensemble(
+    teachers: Sequence[Path], init: Path | None = None
+) -> tuple[Ensemble, Checkpoint]:
+    """Read teachers from their checkpoints, and see that they belong together.
+
+    Args:
+        teachers: folders.
+        init: folder of the shared initialisation, where public statistics are wanted.
+
+    Returns:
+        The ensemble, and what its networks have in common.
+    """
+    made, descriptions = [], []
+    for folder in teachers:
+        network, description = checkpoint.load(folder)
+        if description.notes.get("role") == "initialisation":
+            raise CheckpointError(f"{folder} is an initialisation, not a teacher; train one first")
+        name = str(description.notes.get("site") or folder.resolve().name)
+        made.append(Teacher(name, Tap(network, description.tap), weights_digest(network)))
+        descriptions.append(description)
+    shared = None
+    if init is not None:
+        network, start = checkpoint.load(init)
+        if start.initialisation != weights_digest(network):
+            raise CheckpointError(
+                f"{init} is no initialisation; give the one that `canal init` made"
+            )
+        shared = Tap(network, start.tap)
+        descriptions.append(start)
+        teachers = [*teachers, init]
+    common = descriptions[0]
+    for folder, other in zip(teachers, descriptions, strict=True):
+        for what in ("initialisation", "architecture", "tap", "size"):
+            if getattr(other, what) != getattr(common, what):
+                raise CheckpointError(
+                    f"{folder} and {teachers[0]} differ in their {what}; teachers can be averaged "
+                    "only when all start from one `canal init`"
+                )
+    cohorts = [other.data for other in descriptions[: len(made)] if other.data]
+    if len(set(cohorts)) < len(cohorts):
+        raise ReleaseError(
+            "two teachers were trained on the same images: a patient would count twice; give one "
+            "teacher for each site"
+        )
+    return Ensemble(tuple(made), common.initialisation, shared), common

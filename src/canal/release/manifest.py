@@ -1,0 +1,105 @@
+"""The manifest: what a release folder holds and promises, as one file that proves itself.
+
+One line an entry, in an order that is fixed, with the SHA-256 of all others as the last: there is
+one way to write a content down, and any other byte is damage. Times and machine names are not in
+it, so the same release is the same bytes; nor is anything that is a function of private data
+without noise, such as a digest of a teacher.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from canal.errors import ReleaseError
+
+FORMAT = "canal-release/1"
+MANIFEST = "manifest.json"
+CARD = "card.html"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Plain values, one entry a field.
+
+    Args:
+        private: False for a research run; then nothing here protects anybody.
+        statement: what is promised to whom; follows from the entries below.
+        plan: what was asked for.
+        statistics: caps and importance as published.
+        mechanism: channels, noise, lattice; follows from plan and statistics.
+        participants: cohorts, shared initialisation, the layer that was tapped.
+        noise: where it came from.
+        ledger: key and charges; null where nothing is charged.
+        shards: files, their digests and rows.
+        images: id of every query, with the number of its shard and its row there.
+    """
+
+    private: bool
+    statement: dict[str, Any]
+    plan: dict[str, Any]
+    statistics: dict[str, Any]
+    mechanism: dict[str, Any]
+    participants: dict[str, Any]
+    noise: dict[str, Any]
+    ledger: dict[str, Any] | None
+    shards: list[dict[str, Any]]
+    images: dict[str, list[int]]
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        content = {"format": FORMAT} | {
+            entry.name: getattr(self, entry.name) for entry in fields(self)
+        }
+        return _written(content | {"digest": _digest(content)})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything else in the file."""
+        return str(json.loads(self.to_bytes())["digest"])
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read it, and refuse a file that is not exactly what was written.
+
+        Raises:
+            ReleaseError: no release, damaged, or of a format that we do not know.
+        """
+        path = folder / MANIFEST
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ReleaseError(
+                f"{folder} holds no release ({error.strerror}: {MANIFEST}); give the folder that "
+                "`canal release create` made"
+            ) from error
+        try:
+            content = json.loads(data)
+            stated = content.pop("digest")
+            if content["format"] != FORMAT:
+                raise ReleaseError(f"{path} has format {content['format']!r}, not {FORMAT}")
+            if stated != _digest(content) or _written(content | {"digest": stated}) != data:
+                raise ReleaseError(
+                    f"{path} is damaged: it is not what its digest says; ask for the release again"
+                )
+            del content["format"]
+            return cls(**content)
+        # RecursionError: a thousand brackets; UnicodeError: flipped bytes.
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ReleaseError(
+                f"{path} is damaged ({type(error).__name__}); ask for the release again"
+            ) from error
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(_written(content)).hexdigest()
+
+
+def _written(content: dict[str, Any]) -> bytes:
+    lines = (
+        f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items()
+    )
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()

@@ -1,0 +1,100 @@
+r"""The mechanism: the mean of K clipped bottlenecks, with noise added once (Alg. precompute).
+
+$$\tilde z_i = \hat c \odot \tfrac1K\bigl(\textstyle\sum_k
+    \mathrm{norm}(\phi_k(x_i)) + \eta_i\bigr), \qquad \eta_{i,c} \sim
+    \mathcal N(0, (K\sigma_c)^2)$$
+All of it in integers: what each teacher gives is on the lattice, the sum and the noise too. Only
+published channels are touched: those of the top M whose noise is finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from canal.privacy.lattice import TAIL_SIGMAS, Lattice, coarsen, fitting_shift
+from canal.release.calibration import CalibratedPlan
+from canal.release.clipping import Clipped, clip
+from canal.release.statistics import Statistics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from canal.privacy.randomness import Stream
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Everything that turns features into what is published; all of it public.
+
+    Args:
+        calibrated: the plan with its sigmas.
+        channels: indices of the published channels.
+        caps: of those.
+        sigma: of their mean over teachers.
+        lattice: of every contribution and of the noise.
+        shift: halvings that make each channel fit 16 bits, once it is noisy.
+    """
+
+    calibrated: CalibratedPlan
+    channels: NDArray[np.int64]
+    caps: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    lattice: Lattice
+    shift: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, calibrated: CalibratedPlan, statistics: Statistics) -> Mechanism:
+        """The mechanism of a calibrated plan and its caps."""
+        channels = np.array(calibrated.published, dtype=np.int64)
+        teachers = calibrated.plan.participants.teachers
+        sigma = calibrated.published_sigma
+        lattice = Lattice.finest(teachers, teachers * sigma)
+        largest = teachers * (1 + TAIL_SIGMAS * sigma) / lattice.step
+        return cls(
+            calibrated,
+            channels,
+            statistics.caps.estimate()[channels],
+            sigma,
+            lattice,
+            fitting_shift(largest),
+        )
+
+    @property
+    def teachers(self) -> int:
+        """K, whatever became of a teacher: the divisor stays."""
+        return self.calibrated.plan.participants.teachers
+
+    @property
+    def scale(self) -> NDArray[np.float64]:
+        """What one stored unit of each channel is worth as a feature."""
+        return np.ldexp(self.lattice.step * self.caps / self.teachers, self.shift)
+
+    def contribution(self, features: Tensor) -> Clipped:
+        """What one teacher adds, `[B, M, *grid]`; this is computed at the site.
+
+        Args:
+            features: `[B, C, *grid]` at the tap; private.
+        """
+        chosen = features[:, self.channels.tolist()].double().cpu().numpy()
+        nonnegative = self.calibrated.plan.nonnegative
+        return clip(chosen, self.caps, self.lattice, nonnegative=nonnegative)
+
+    def perturb(self, total: ArrayLike, stream: Stream) -> NDArray[np.signedinteger]:
+        """Add noise once to the sum for one image, and keep it in 16 bits.
+
+        Args:
+            total: `[M, *grid]` integers; private.
+            stream: of this one image.
+        """
+        noisy = np.asarray(total)
+        axes = (-1,) + (1,) * (noisy.ndim - 1)
+        if self.calibrated.plan.allocation != "none":
+            std = (self.teachers * self.sigma).reshape(axes)
+            noisy = self.lattice.perturb(
+                noisy, std, stream, bound=float(self.teachers), storage="int32"
+            )
+        return coarsen(noisy, self.shift.reshape(axes))

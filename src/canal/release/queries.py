@@ -1,0 +1,88 @@
+"""The queries: the recipient's non-private images, read in batches, each known by its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canal.data.cache import Arrays, copy_rows
+from canal.errors import DataError
+from canal.teachers.batches import to_float
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# How many images pass through a network at once. Bits may depend on it, so it is no option.
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class QueryBatch:
+    """Some queries, in order.
+
+    Args:
+        start: row of the first.
+        images: float `[B, C, *size]`.
+        masks: float `[B, 1, *size]`.
+    """
+
+    start: int
+    images: Tensor
+    masks: Tensor
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Images, truths and names.
+
+    Args:
+        arrays: decoded cases, in memory or mapped.
+        contents: SHA-256 of each image with its truth. They stay with the aggregator.
+        images_per_person: the most images that show one person.
+    """
+
+    arrays: Arrays
+    contents: tuple[str, ...]
+    images_per_person: int = 1
+
+    @classmethod
+    def of(cls, arrays: Arrays, groups: dict[str, str] | None = None) -> Queries:
+        """Take decoded cases as queries.
+
+        Args:
+            arrays: of the cases.
+            groups: whom each image shows, by id; an id that is missing is a person of its own.
+        """
+        repeated = [name for name, count in Counter(arrays.ids).items() if count > 1]
+        if repeated:
+            raise DataError(f"query {repeated[0]!r} is there twice; give every query its own id")
+        people = Counter((groups or {}).get(name, f"image {name}") for name in arrays.ids)
+        contents = []
+        for start in range(0, len(arrays.ids), BATCH):
+            stop = start + BATCH
+            images = copy_rows(arrays.images, start, stop)
+            masks = copy_rows(arrays.masks, start, stop)
+            contents += [
+                hashlib.sha256(image.tobytes() + mask.tobytes()).hexdigest()
+                for image, mask in zip(images, masks, strict=True)
+            ]
+        return cls(arrays, tuple(contents), max(people.values()))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """One a query."""
+        return self.arrays.ids
+
+    def batches(self, start: int = 0, stop: int | None = None) -> Iterator[QueryBatch]:
+        """Rows from start to stop; batches are the same ones wherever one starts."""
+        import torch
+
+        stop = len(self.ids) if stop is None else stop
+        for first in range(start, stop, BATCH):
+            last = min(first + BATCH, stop)
+            images = torch.from_numpy(copy_rows(self.arrays.images, first, last))
+            masks = torch.from_numpy(copy_rows(self.arrays.masks, first, last))
+            yield QueryBatch(first, to_float(images), masks.float())

@@ -1,0 +1,72 @@
+"""A shard: the stored integers of some queries, as one safetensors file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.errors import ReleaseError
+from canal.models.checkpoint import replace_file
+
+# A whole number of batches, so that a shard is the same wherever a run was stopped.
+ROWS = 256
+TENSOR = "features"
+Stored = NDArray[np.signedinteger]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file.
+
+    Args:
+        file: its name.
+        sha256: of the whole file.
+        rows: how many queries.
+    """
+
+    file: str
+    sha256: str
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def map(self, folder: Path, shape: tuple[int, ...]) -> Stored:
+        """The integers `[rows, *shape]`, mapped from the file once its digest was seen to hold."""
+        path = folder / self.file
+        shape = (self.rows, *shape)
+        nbytes = 2 * int(np.prod(shape, dtype=np.int64))
+        try:
+            data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
+        except (OSError, ValueError) as error:  # ValueError: an empty file
+            raise ReleaseError(f"{path} cannot be read ({error}); ask for it again") from error
+        if hashlib.sha256(data.data).hexdigest() != self.sha256 or data.size < nbytes:
+            raise ReleaseError(
+                f"{path} is damaged: it is not what the manifest describes; ask for it again"
+            )
+        # safetensors keeps its one tensor at the end, behind the header.
+        return data[data.size - nbytes :].view("<i2").reshape(shape)
+
+
+def shard_name(number: int) -> str:
+    """Name of the file."""
+    return f"features-{number:05d}.safetensors"
+
+
+def write_shard(path: Path, integers: Stored, stamp: str) -> None:
+    """Write the integers `[rows, M, *grid]`; the file appears whole or not at all."""
+    from safetensors.numpy import save
+
+    metadata = {"format": "canal-release/1"} | ({"warning": stamp} if stamp else {})
+    replace_file(path, save({TENSOR: np.ascontiguousarray(integers)}, metadata))
+
+
+def describe_shard(path: Path, rows: int) -> Shard:
+    """The entry of a file that is there."""
+    return Shard(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), rows)

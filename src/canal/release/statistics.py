@@ -1,0 +1,206 @@
+r"""Caps and importance: two vectors over channels, paid for or public (ssec:budget-split).
+
+Both are a mean over teachers k and queries i of $v_{ki} \ge 0$, clipped to norm B. For the caps v
+holds the norms of the C channels; for the importance, the task-gradient energies
+(Eq. gkd-importance) scaled to length one, so that B = 1. A private statistic is a sum on the
+lattice that gets integer noise once. A public one is the same mean of the shared initialisation,
+whose weights are public, over the same queries.
+
+Noisy values may come out negative: what is used is their posterior mean, always positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.errors import ReleaseError
+from canal.privacy.budget import Source
+from canal.privacy.lattice import Lattice
+from canal.privacy.posterior import posterior_mean
+from canal.release.clipping import clip
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from canal.models.tap import Tap
+    from canal.privacy.randomness import Stream
+    from canal.release.calibration import CalibratedPlan
+    from canal.release.plan import Plan
+    from canal.release.queries import Queries, QueryBatch
+
+Name = Literal["caps", "importance"]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One vector over the C channels, as it was published.
+
+    Args:
+        source: `private`, with noise; or `public`.
+        values: noisy, where it was private.
+        sigma: of that noise; 0 where there is none.
+    """
+
+    source: Source
+    values: tuple[float, ...]
+    sigma: float = 0.0
+
+    def estimate(self) -> Floats:
+        """The positive values to work with."""
+        values = np.array(self.values)
+        return posterior_mean(values, self.sigma) if self.sigma else values
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Both of them.
+
+    Args:
+        caps: channel norms.
+        importance: gradient energies.
+    """
+
+    caps: Statistic
+    importance: Statistic
+
+    def weights(self, plan: Plan) -> Floats:
+        r"""What noise on each channel counts: $s_c$, or the matched $s_c \hat c_c^2$.
+
+        A channel of cap 0 is dead; it counts nothing, and is not released.
+        """
+        caps, importance = self.caps.estimate(), self.importance.estimate()
+        if plan.weight == "matched":
+            return importance * np.square(caps)
+        return np.where(caps > 0, importance, 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            name: {"source": made.source, "values": list(made.values), "sigma": made.sigma}
+            for name, made in (("caps", self.caps), ("importance", self.importance))
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Statistics:
+        """The reverse of `to_json`."""
+        return cls(
+            *(
+                Statistic(
+                    values[name]["source"],
+                    tuple(float(value) for value in values[name]["values"]),
+                    float(values[name]["sigma"]),
+                )
+                for name in ("caps", "importance")
+            )
+        )
+
+
+def compute(
+    calibrated: CalibratedPlan,
+    queries: Queries,
+    teachers: Sequence[tuple[str, Tap]],
+    shared: Tap | None,
+    stream: Callable[[str], Stream],
+    *,
+    check: Callable[[str, str], None],
+    progress: Callable[[int], None] = lambda _: None,
+) -> Statistics:
+    """Read both from the networks: private from the teachers, public from the initialisation.
+
+    Args:
+        calibrated: the plan; its noise for caps and importance does not depend on them.
+        queries: N of them.
+        teachers: names and taps; private.
+        shared: the initialisation, where a source is public.
+        stream: the noise of each, by name.
+        check: told cohort and query where a teacher gave NaN or infinity.
+        progress: called with the number of images passed through a network.
+    """
+    plan = calibrated.plan
+    made: dict[Name, Statistic] = {}
+    for source in ("private", "public"):
+        names: list[Name] = [name for name, chosen in plan.sources.items() if chosen == source]
+        if not names:
+            continue
+        if source == "public":
+            if shared is None:
+                raise ReleaseError(
+                    f"{' and '.join(names)} are to be public, read from the shared initialisation; "
+                    "give it with --init, or take them from private data"
+                )
+            sums = _Sums(plan, names, 1, np.zeros(1))
+            _add_up(sums, "initialisation", shared, queries, check, progress)
+        else:
+            noise = np.array([_relative(calibrated, name) for name in names])
+            sums = _Sums(plan, names, len(teachers), noise)
+            for cohort, tap in teachers:
+                _add_up(sums, cohort, tap, queries, check, progress)
+        for name in names:
+            sigma = float(calibrated.sigma(name)[0]) if source == "private" else 0.0
+            values = sums.mean(name, sigma, stream)
+            made[name] = Statistic("private" if source == "private" else "public", values, sigma)
+    return Statistics(made["caps"], made["importance"])
+
+
+class _Sums:
+    """Sums of clipped vectors on the lattice, in units of B."""
+
+    def __init__(self, plan: Plan, names: list[Name], networks: int, noise: Floats) -> None:
+        self.names = names
+        self.terms = networks * plan.participants.queries
+        self.bound: dict[Name, float] = {"caps": plan.bound, "importance": 1.0}
+        self.lattice = Lattice.finest(self.terms, self.terms * noise)
+        self.totals = {name: np.zeros(plan.channels, dtype=np.int64) for name in names}
+
+    def add(self, name: Name, vectors: Tensor) -> NDArray[np.bool_]:
+        """Add `[B, C]`; tell which rows were broken, and counted as zero."""
+        # Caps are v / B in the unit ball; importance is scaled to length one whatever its size.
+        cap = self.bound[name] if name == "caps" else 0.0
+        values = vectors.double().cpu().numpy()[:, None]
+        clipped = clip(values, [cap], self.lattice, nonnegative=True)
+        self.totals[name] += clipped.integers[:, 0].sum(axis=0)
+        return clipped.broken
+
+    def mean(self, name: Name, sigma: float, stream: Callable[[str], Stream]) -> tuple[float, ...]:
+        """The mean, with noise added once to the sum where sigma is above 0."""
+        total: NDArray[Any] = self.totals[name]
+        if sigma:
+            std = self.terms * sigma / self.bound[name]
+            bound = float(self.terms)
+            total = self.lattice.perturb(total, std, stream(name), bound=bound, storage="int32")
+        unit = self.lattice.step * self.bound[name] / self.terms
+        return tuple((total * unit).tolist())
+
+
+def _relative(calibrated: CalibratedPlan, name: Name) -> float:
+    """Noise of the mean, in units of B."""
+    bound = calibrated.plan.bound if name == "caps" else 1.0
+    return float(calibrated.sigma(name)[0]) / bound
+
+
+def _add_up(
+    sums: _Sums,
+    network: str,
+    tap: Tap,
+    queries: Queries,
+    check: Callable[[str, str], None],
+    progress: Callable[[int], None],
+) -> None:
+    for batch in queries.batches():
+        for name in sums.names:
+            broken = sums.add(name, _vectors(name, tap, batch))
+            for row in np.flatnonzero(broken).tolist():
+                check(network, queries.ids[batch.start + row])
+        progress(len(batch.images))
+
+
+def _vectors(name: Name, tap: Tap, batch: QueryBatch) -> Tensor:
+    if name == "caps":
+        return tap.features(batch.images).double().flatten(2).square().sum(2).sqrt()
+    return tap.gradient_energy(batch.images, batch.masks)
