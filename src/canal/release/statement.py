@@ -17,6 +17,8 @@ from canal.privacy.units import NEIGHBOURS, UNITS, Unit
 from canal.release.calibration import CalibratedPlan, finite_or_none
 
 FALSE_ALARMS = 0.01
+# Found out of a hundred members, at one false alarm in a hundred, from which on we say so.
+NO_PROTECTION = 0.9
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[s
         "rho": finite_or_none(rho),
         "mu": finite_or_none(mu),
         "neighbours": NEIGHBOURS[unit],
-        "reading": _reading(unit, epsilon, mu, plan.delta),
+        "reading": _reading(unit, epsilon, mu),
         "parts": {
             event.name: {
                 "rho": finite_or_none(event.rho(unit)),
@@ -99,31 +101,21 @@ def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[s
     }
 
 
-def _reading(unit: Unit, epsilon: float, mu: float, delta: float) -> str:
+def _reading(unit: Unit, epsilon: float, mu: float) -> str:
     if math.isinf(epsilon):
         return (
             "No guarantee: caps and importance were read from the query images with public "
             "weights and are published as they are. Query images count as public here."
         )
-    caught = _detected(mu)
-    whom = {
-        "patient": "was in a training cohort",
-        "image": "was among the queries",
-        "paper": "was used, if that teacher had been asked about one query only,",
-    }[unit]
-    sentence = (
-        f"Whoever reads this release and claims that a given "
-        f"{'image' if unit == 'image' else 'patient'} {whom}, and is wrong about at most 1 in 100 "
-        f"who were not, is right about at most {100 * caught:.3g} in 100 who were."
-    )
     if unit == "paper":
-        return (
-            "The paper's accounting, for comparison with its tables; nobody's guarantee. "
-            + sentence
-        )
-    if delta and caught > 0.99:
-        sentence += " That is no protection that a person would recognise."
-    return sentence
+        return "The paper's accounting, to be compared with its tables; a guarantee for nobody."
+    caught = _detected(mu)
+    whom = "patient was in a training cohort" if unit == "patient" else "image was a query"
+    sentence = (
+        f"Whoever reads this release and says that a given {whom}, wrongly of 1 in 100 who were "
+        f"not, is right about at most {100 * caught:.3g} in 100 who were."
+    )
+    return sentence + (" That is no protection." if caught > NO_PROTECTION else "")
 
 
 def _detected(mu: float) -> float:
@@ -159,21 +151,22 @@ def _protected(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
     warning = stamp(calibrated, private=facts.private)
     if warning:
         return [f"{warning}."]
-    people = calibrated.plan.participants
+    plan, promise = calibrated.plan, calibrated.guarantee
+    epsilon = promise.epsilon(plan.delta, "patient", plan.conversion)
+    in_name = _detected(promise.mu("patient")) > NO_PROTECTION
     sentences = [
-        f"Every patient of the training cohorts {', '.join(facts.cohorts)}, against anyone who "
-        "reads this folder, whatever else they know, however much they compute, now or later.",
-        f"{people.teachers} teachers answered {people.queries} queries, each once, with noise "
-        "added once. Reading the release again, or training any number of students on it, reveals "
-        "nothing more.",
+        ("In name only: e" if in_name else "E")
+        + f"very patient of the training cohorts {', '.join(facts.cohorts)}, with epsilon "
+        f"{epsilon:.4g} at delta {plan.delta:g}, against anyone who reads this folder, whatever "
+        "else they know and however much they compute.",
+        f"{plan.participants.teachers} teachers answered {plan.participants.queries} queries, each "
+        "once, with noise added once. Reading the release again, or training any number of "
+        "students on it, reveals nothing more.",
     ]
-    if calibrated.plan.unit == "paper":
-        epsilon = calibrated.guarantee.epsilon(
-            calibrated.plan.delta, "patient", calibrated.plan.conversion
-        )
+    if plan.unit == "paper":
         sentences.append(
-            f"The epsilon of {calibrated.plan.epsilon:g} that was asked for is the paper's. A "
-            f"patient's epsilon is {epsilon:.4g}: that is the one to sign, or not to sign."
+            f"The epsilon of {plan.epsilon:g} that was asked for is the paper's reading. The one "
+            f"to sign, or not to sign, is the patient's: {epsilon:.4g}."
         )
     return sentences
 
