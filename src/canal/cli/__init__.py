@@ -10,6 +10,7 @@ from canal.cli.data import data_app
 from canal.cli.experiment import experiment_app
 from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
+from canal.cli.release import account, release_app
 from canal.cli.teacher import init, teacher_app
 from canal.errors import CanalError
 
@@ -24,6 +25,8 @@ app.add_typer(data_app, name="data")
 app.command("init")(init)
 app.add_typer(teacher_app, name="teacher")
 app.command("plan")(plan)
+app.add_typer(release_app, name="release")
+app.command("account")(account)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(experiment_app, name="experiment")
 

@@ -3,60 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from canal.privacy.budget import BudgetSplit, Source
-from canal.privacy.gaussian import Conversion
-from canal.privacy.units import Unit
+from canal.cli import plan_options as options
 
 if TYPE_CHECKING:
     from canal.release.forecast import Forecast
 
 
 def plan(
-    epsilon: Annotated[float, typer.Option(help="What the release may cost the chosen unit.")] = 8,
-    delta: Annotated[float, typer.Option(help="Delta of the same guarantee.")] = 1e-5,
+    epsilon: options.Epsilon = 8,
+    delta: options.Delta = 1e-5,
     teachers: Annotated[int, typer.Option(help="K: sites, one teacher each.")] = 3,
     queries: Annotated[int, typer.Option(help="N: images that the recipient asks about.")] = 1000,
     images_per_person: Annotated[
         int, typer.Option(help="Most query images that show one person.")
     ] = 1,
     channels: Annotated[int, typer.Option(help="C: channels of the bottleneck.")] = 512,
-    released: Annotated[
-        int | None, typer.Option(help="M: channels to publish; a tenth of them if not given.")
-    ] = None,
+    released: options.Released = None,
     height: Annotated[int, typer.Option(help="Height of the bottleneck.")] = 16,
     width: Annotated[int, typer.Option(help="Width of the bottleneck.")] = 16,
-    preset: Annotated[
-        Literal["honest", "paper"],
-        typer.Option(help="honest: protects a patient. paper: the paper's accounting."),
-    ] = "honest",
-    unit: Annotated[
-        Unit | None, typer.Option(help="Whose epsilon it is; the preset's if not given.")
-    ] = None,
-    conversion: Annotated[
-        Conversion | None, typer.Option(help="Between epsilon and rho; the preset's.")
-    ] = None,
-    nonnegative: Annotated[
-        bool | None,
-        typer.Option("--nonnegative/--signed", help="Clamp features to be non-negative, or not."),
-    ] = None,
-    caps_source: Annotated[
-        Source | None, typer.Option(help="Caps from private or public data.")
-    ] = None,
-    importance_source: Annotated[
-        Source | None, typer.Option(help="Importance from private or public data.")
-    ] = None,
-    budget_split: Annotated[
-        tuple[float, float, float],
-        typer.Option(help="Budget shares of caps, importance and release."),
-    ] = (0.10, 0.05, 0.85),
-    caps_bound: Annotated[
-        float | None,
-        typer.Option(help="B: bound on the norm of one image's channel norms; sqrt(C*H*W)."),
-    ] = None,
+    preset: options.Preset = "honest",
+    unit: options.ChosenUnit = None,
+    conversion: options.ChosenConversion = None,
+    nonnegative: options.Nonnegative = None,
+    caps_source: options.CapsSource = None,
+    importance_source: options.ImportanceSource = None,
+    budget_split: options.Shares = options.SHARES,
+    caps_bound: options.CapsBound = None,
     importance: Annotated[
         Path | None,
         typer.Option(help="Public scores, one a channel (.json, .npy, text); flat if not given."),
@@ -71,13 +47,6 @@ def plan(
     from canal.release.importance_file import read_importance
     from canal.release.plan import Plan
 
-    chosen: dict[str, Any] = {
-        "unit": unit,
-        "conversion": conversion,
-        "nonnegative": nonnegative,
-        "caps_source": caps_source,
-        "importance_source": importance_source,
-    }
     wanted = Plan.preset(
         preset,
         epsilon=epsilon,
@@ -86,9 +55,15 @@ def plan(
         channels=channels,
         released=max(1, channels // 10) if released is None else released,
         grid=(height, width),
-        split=BudgetSplit(*budget_split),
-        caps_bound=caps_bound,
-        **{name: value for name, value in chosen.items() if value is not None},
+        **options.given(
+            budget_split,
+            unit=unit,
+            conversion=conversion,
+            nonnegative=nonnegative,
+            caps_source=caps_source,
+            importance_source=importance_source,
+            caps_bound=caps_bound,
+        ),
     )
     scores = None if importance is None else read_importance(importance)
     seen = forecast(wanted, scores, iterations=iterations, batch_size=batch_size)

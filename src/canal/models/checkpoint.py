@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
+from canal.files import replace_file
 from canal.models.unet import BOTTLENECK, UNetArchitecture
 
 if TYPE_CHECKING:
@@ -185,13 +185,3 @@ def _check_weights(folder: Path, want: dict[str, Any], got: dict[str, Any]) -> N
 def _digest(content: dict[str, Any]) -> str:
     """Of a description's values, whatever the white space between them."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half of either."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, SecretError
+from canal.files import fsync_folder
 
 KEY_BYTES = 32
 # Names how bits become noise. Changing the sampler changes this, and with it every key.
@@ -97,7 +98,7 @@ class Secret:
                 os.link(part, path)
             finally:
                 os.unlink(part)  # noqa: PTH108  # a name from mkstemp
-            _fsync_folder(path.parent)
+            fsync_folder(path.parent)
         except FileExistsError as error:
             raise SecretError(
                 f"{path} exists already; load it to go on with the release that it belongs to"
@@ -139,7 +140,7 @@ class Secret:
                 file.flush()
                 os.fsync(file.fileno())
             path.unlink()
-            _fsync_folder(path.parent)
+            fsync_folder(path.parent)
 
     def key(self, *context: bytes) -> bytes:
         r"""The key that belongs to this context (plan, teachers, image), by HKDF-SHA256.
@@ -180,11 +181,3 @@ class Stream:
             part = view[start : start + len(_ZEROS)]
             self._encryptor.update_into(_ZEROS[: len(part)], part)
         return words.astype(np.uint64, copy=False)
-
-
-def _fsync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -136,6 +136,8 @@ def _features(plan: Plan, scores: NDArray[np.float64], rho: float) -> GaussianEv
     exposures = plan.participants.features(plan.diameter)
     if plan.allocation == "none":
         return GaussianEvent("features", (0.0,) * plan.released, exposures)
+    # The price of one release of every query, which is then paid `releases` times.
+    rho /= plan.releases
     mine = exposures[plan.unit]
     sensitivity = np.full(plan.released, mine.sensitivity)
     once = rho / mine.count
@@ -148,7 +150,8 @@ def _features(plan: Plan, scores: NDArray[np.float64], rho: float) -> GaussianEv
         power = 1 / plan.positions
         sigma = reverse_water_filling(scores, sensitivity, power, once)
     draws = plan.released * plan.positions
-    return GaussianEvent("features", tuple(sigma.tolist()), exposures, draws=draws)
+    once_each = GaussianEvent("features", tuple(sigma.tolist()), exposures, draws=draws)
+    return once_each.times(plan.releases)
 
 
 def finite_or_none(value: float) -> float | None:

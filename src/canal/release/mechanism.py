@@ -10,7 +10,7 @@ published channels are touched: those of the top M whose noise is finite.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,6 +72,19 @@ class Mechanism:
     def scale(self) -> NDArray[np.float64]:
         """What one stored unit of each channel is worth as a feature."""
         return np.ldexp(self.lattice.step * self.caps / self.teachers, self.shift)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        kept = dict(zip(self.calibrated.ranking, self.calibrated.scores, strict=True))
+        return {
+            "channels": self.channels.tolist(),
+            "weights": [kept[channel] for channel in self.channels.tolist()],
+            "caps": self.caps.tolist(),
+            "sigma": self.sigma.tolist(),
+            "step": self.lattice.step,
+            "shift": self.shift.tolist(),
+            "scale": self.scale.tolist(),
+        }
 
     def contribution(self, features: Tensor) -> Clipped:
         """What one teacher adds, `[B, M, *grid]`; this is computed at the site.

@@ -71,6 +71,8 @@ class Plan:
         caps_bound: B of the caps statistic, in units of the features. If not given, the norm of
             features of unit mean square, $\sqrt{C\,H\,W}$: enough behind any normalisation.
         split: shares of the budget when both sources are private.
+        releases: how many times each query is released with fresh noise. 1 is ours; more is the
+            per-iteration model of prior work (`canal.release.per_iteration`).
     """
 
     epsilon: float
@@ -88,13 +90,14 @@ class Plan:
     allocation: Allocation = "canal"
     caps_bound: float | None = None
     split: BudgetSplit = field(default_factory=BudgetSplit)
+    releases: int = 1
 
     def __post_init__(self) -> None:
         check_unit(self.unit)
         check_conversion(self.conversion)
         if not 0 < self.epsilon < math.inf:
             raise InvalidValueError(f"epsilon = {self.epsilon!r} must be above 0 and finite")
-        for name in ("channels", "released"):
+        for name in ("channels", "released", "releases"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} = {getattr(self, name)!r} must be at least 1")
         if not self.grid or min(self.grid) < 1:
@@ -168,7 +171,7 @@ class Plan:
     @property
     def draws(self) -> int:
         """Noise values that one unit takes part in; their finite precision is set aside first."""
-        features = self.released * self.positions
+        features = self.released * self.positions * self.releases
         statistics = list(self.sources.values()).count("private") * self.channels
         return features * self.participants.features(self.diameter)[self.unit].count + statistics
 

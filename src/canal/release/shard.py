@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import ReleaseError
-from canal.models.checkpoint import replace_file
+from canal.files import replace_file
+from canal.release.manifest import FORMAT
 
 # A whole number of batches, so that a shard is the same wherever a run was stopped.
 ROWS = 256
@@ -59,12 +60,20 @@ def shard_name(number: int) -> str:
     return f"features-{number:05d}.safetensors"
 
 
-def write_shard(path: Path, integers: Stored, stamp: str) -> None:
-    """Write the integers `[rows, M, *grid]`; the file appears whole or not at all."""
+def write_shard(path: Path, integers: Stored, stamp: str) -> Shard:
+    """Write the integers `[rows, M, *grid]`; the file appears whole or not at all.
+
+    Args:
+        path: of the file.
+        integers: to be stored.
+        stamp: a warning, where they protect nobody.
+    """
     from safetensors.numpy import save
 
-    metadata = {"format": "canal-release/1"} | ({"warning": stamp} if stamp else {})
-    replace_file(path, save({TENSOR: np.ascontiguousarray(integers)}, metadata))
+    metadata = {"format": FORMAT} | ({"warning": stamp} if stamp else {})
+    content = save({TENSOR: np.ascontiguousarray(integers)}, metadata)
+    replace_file(path, content)
+    return Shard(path.name, hashlib.sha256(content).hexdigest(), len(integers))
 
 
 def describe_shard(path: Path, rows: int) -> Shard:

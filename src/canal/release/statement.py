@@ -73,6 +73,11 @@ def state(calibrated: CalibratedPlan, facts: Facts) -> dict[str, Any]:
     }
 
 
+def short(number: float) -> str:
+    """Four digits, and no zeros in an exponent: 1e-5."""
+    return f"{number:.4g}".replace("e-0", "e-").replace("e+0", "e")
+
+
 def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[str, Any]:
     plan, promise = calibrated.plan, calibrated.guarantee
     if not private:
@@ -110,10 +115,10 @@ def _reading(unit: Unit, epsilon: float, mu: float) -> str:
     if unit == "paper":
         return "The paper's accounting, to be compared with its tables; a guarantee for nobody."
     caught = _detected(mu)
-    whom = "patient was in a training cohort" if unit == "patient" else "image was a query"
+    whom = "patients of a training cohort" if unit == "patient" else "query images"
     sentence = (
-        f"Whoever reads this release and says that a given {whom}, wrongly of 1 in 100 who were "
-        f"not, is right about at most {100 * caught:.3g} in 100 who were."
+        "Someone who reads this release and wrongly names 1 in 100 outsiders can rightly name at "
+        f"most {100 * caught:.3g} in 100 {whom}."
     )
     return sentence + (" That is no protection." if caught > NO_PROTECTION else "")
 
@@ -157,8 +162,8 @@ def _protected(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
     sentences = [
         ("In name only: e" if in_name else "E")
         + f"very patient of the training cohorts {', '.join(facts.cohorts)}, with epsilon "
-        f"{epsilon:.4g} at delta {plan.delta:g}, against anyone who reads this folder, whatever "
-        "else they know and however much they compute.",
+        f"{epsilon:.4g} at delta {short(plan.delta)}, against anyone who reads this folder, "
+        "whatever else they know and however much they compute.",
         f"{plan.participants.teachers} teachers answered {plan.participants.queries} queries, each "
         "once, with noise added once. Reading the release again, or training any number of "
         "students on it, reveals nothing more.",
@@ -208,14 +213,15 @@ def _trust(facts: Facts) -> list[str]:
 def _mechanism(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
     plan = calibrated.plan
     clamp = "clamped to be non-negative, " if plan.nonnegative else ""
+    step = f"2^{math.log2(facts.lattice_step):.0f}"
     return [
         f"Gaussian mechanism on the mean of {plan.participants.teachers} clipped bottlenecks: "
         f"{clamp}each channel clipped to its cap and divided by it, so that one teacher moves it "
         f"by at most {plan.diameter:.4g}/{plan.participants.teachers}.",
         f"{len(calibrated.published)} of {plan.channels} channels are published; noise is spread "
         f"over them by the allocation {plan.allocation!r} with weight {plan.weight!r}.",
-        f"All sums are integers on a lattice of step {facts.lattice_step:g}, the noise is an "
-        f"integer too ({facts.sampler}); its finite precision is part of every epsilon here.",
+        f"All sums are integers on a lattice of step {step}, the noise is an integer "
+        f"too ({facts.sampler}); its finite precision is part of every epsilon here.",
         f"Conversion between rho and epsilon: {plan.conversion}.",
     ]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
+from canal.files import replace_file
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
@@ -149,7 +150,7 @@ def _claim(folder: Path, resolved: dict[str, Any]) -> None:
         raise CheckpointError(
             f"{folder} holds a run with other settings or data; give another folder, or remove it"
         )
-    checkpoint.replace_file(path, content)
+    replace_file(path, content)
 
 
 def _train(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
-from canal.models.checkpoint import replace_file
+from canal.files import replace_file
 from canal.models.loss import task_loss
 from canal.teachers.batches import Batch, Batches
 from canal.teachers.settings import TrainingSettings

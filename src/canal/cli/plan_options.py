@@ -1,0 +1,49 @@
+"""Options that ask for a plan, the same wherever one is asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from canal.privacy.budget import BudgetSplit, Source
+from canal.privacy.gaussian import Conversion
+from canal.privacy.units import Unit
+
+_PANEL = "plan"
+
+
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=_PANEL)
+
+
+Epsilon = Annotated[float, _option("What the release may cost the chosen unit.")]
+Delta = Annotated[float, _option("Delta of the same guarantee.")]
+Preset = Annotated[
+    Literal["honest", "paper"],
+    _option("honest: protects a patient. paper: the paper's accounting."),
+]
+Released = Annotated[int | None, _option("M: channels to publish; a tenth of them if not given.")]
+ChosenUnit = Annotated[Unit | None, _option("Whose epsilon it is; the preset's if not given.")]
+ChosenConversion = Annotated[
+    Conversion | None, _option("Between epsilon and rho; the preset's if not given.")
+]
+Nonnegative = Annotated[
+    bool | None,
+    _option("Clamp features to be non-negative, or not.", "--nonnegative/--signed"),
+]
+CapsSource = Annotated[Source | None, _option("Caps from private or public data.")]
+ImportanceSource = Annotated[Source | None, _option("Importance from private or public data.")]
+Shares = Annotated[
+    tuple[float, float, float], _option("Budget shares of caps, importance and release.")
+]
+CapsBound = Annotated[
+    float | None, _option("B: bound on the norm of one image's channel norms; sqrt(C*H*W).")
+]
+SHARES = (0.10, 0.05, 0.85)
+
+
+def given(shares: tuple[float, float, float], **choices: Any) -> dict[str, Any]:
+    """The arguments of `Plan` that were given; the preset has the others."""
+    chosen = {name: value for name, value in choices.items() if value is not None}
+    return chosen | {"split": BudgetSplit(*shares)}

@@ -1,0 +1,316 @@
+"""`canal release` and `canal account`: make a release, check it, read what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from canal.cli import plan_options as options
+
+if TYPE_CHECKING:
+    from canal.privacy.ledger import Ledger
+    from canal.release.plan import Plan
+    from canal.release.queries import Queries
+
+release_app = typer.Typer(no_args_is_help=True, help="Make a release, check it, read its card.")
+_Folder = Annotated[Path, typer.Argument(help="The release folder.")]
+_Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+LEDGER = "ledger.sqlite"
+
+
+@release_app.command()
+def create(
+    *,
+    teacher: Annotated[list[Path], typer.Option(help="A teacher's folder; once for each site.")],
+    queries: Annotated[Path, typer.Option(help="The folder of the recipient's images.")],
+    out: Annotated[Path, typer.Option(help="Where to publish; a stopped run goes on there.")],
+    split: Annotated[Path | None, typer.Option(help="A split; without it, all cases.")] = None,
+    part: Annotated[str, typer.Option(help="Part of the split to ask about.")] = "recipient",
+    init: Annotated[
+        Path | None, typer.Option(help="The shared initialisation, for public statistics.")
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help=f"To charge; {LEDGER} beside the release, started if it is not there."),
+    ] = None,
+    epsilon: options.Epsilon = 8,
+    delta: options.Delta = 1e-5,
+    preset: options.Preset = "honest",
+    allocation: Annotated[
+        Literal["canal", "uniform", "reverse", "none"],
+        typer.Option(help="How noise is spread; none needs --not-private.", rich_help_panel="plan"),
+    ] = "canal",
+    weight: Annotated[
+        Literal["importance", "matched"] | None,
+        typer.Option(help="What a channel counts; the preset's.", rich_help_panel="plan"),
+    ] = None,
+    released: options.Released = None,
+    unit: options.ChosenUnit = None,
+    conversion: options.ChosenConversion = None,
+    nonnegative: options.Nonnegative = None,
+    caps_source: options.CapsSource = None,
+    importance_source: options.ImportanceSource = None,
+    budget_split: options.Shares = options.SHARES,
+    caps_bound: options.CapsBound = None,
+    images_per_person: Annotated[
+        int | None,
+        typer.Option(
+            help="Most query images of one person; counted if not given.", rich_help_panel="plan"
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
+    ] = None,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="Yes, release without any noise.")
+    ] = False,
+    broken_teacher: Annotated[
+        Literal["refuse", "zero"],
+        typer.Option(help="A teacher that returns NaN: stop, or count as zero."),
+    ] = "refuse",
+    as_json: _Json = False,
+) -> None:
+    """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
+    from canal.cli.progress import counting
+    from canal.privacy.units import Participants
+    from canal.release.aggregator import Options, create, passes
+    from canal.release.ensemble import load_ensemble
+    from canal.release.plan import Plan
+
+    ensemble, common = load_ensemble(teacher, init)
+    asked = _queries(queries, split, part, common.size, common.architecture["in_channels"])
+    channels, grid = ensemble.shape(asked.arrays.images.shape[1], common.size)
+    people = Participants(
+        len(teacher), len(asked.ids), images_per_person or asked.images_per_person
+    )
+    plan = Plan.preset(
+        preset,
+        epsilon=epsilon,
+        delta=delta,
+        participants=people,
+        channels=channels,
+        released=max(1, channels // 10) if released is None else released,
+        grid=grid,
+        allocation=allocation,
+        **options.given(
+            budget_split,
+            unit=unit,
+            conversion=conversion,
+            nonnegative=nonnegative,
+            caps_source=caps_source,
+            importance_source=importance_source,
+            caps_bound=caps_bound,
+            weight=weight,
+        ),
+    )
+    broken: list[tuple[str, str]] = []
+    charged = seed is None and allocation != "none"
+    book = _ledger(ledger, out, plan, ensemble.cohorts) if charged else None
+    with counting("releasing", passes(plan)) as progress:
+        made = create(
+            out,
+            ensemble,
+            asked,
+            plan,
+            ledger=book,
+            seed=seed,
+            not_private=not_private,
+            options=Options(broken_teacher, lambda *which: broken.append(which), progress),
+        )
+    if broken:
+        typer.echo(
+            f"{len(broken)} times a teacher returned NaN and counted as zero, first that of "
+            f"{broken[0][0]} for {broken[0][1]}. This line is for you alone.",
+            err=True,
+        )
+    if as_json:
+        _print_json(_summary(made))
+    else:
+        _print_guarantee(made)
+        fate = "is to be handed out" if made.private else "protects nobody"
+        typer.echo(
+            f"{out} {fate}; `canal release show {out}` or {out / 'card.html'} says all. "
+            f"{Path(f'{out}.private')} stays with you."
+        )
+
+
+@release_app.command()
+def verify(
+    folder: _Folder,
+    ledger: Annotated[
+        Path | None, typer.Option(help=f"That was charged; {LEDGER} beside the release.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Check digests, derive the statement again, find the charge in the ledger."""
+    from dataclasses import asdict
+
+    from canal.privacy.ledger import Ledger
+    from canal.release.verification import verify as look
+
+    beside = folder.resolve().parent / LEDGER
+    where = ledger or (beside if beside.is_file() else None)
+    checks = look(folder, None if where is None else Ledger(where, must_exist=True))
+    if as_json:
+        _print_json([asdict(check) for check in checks])
+    else:
+        for check in checks:
+            mark, colour = {
+                True: ("holds", typer.colors.GREEN),
+                None: ("-", typer.colors.YELLOW),
+                False: ("FAILS", typer.colors.RED),
+            }[check.passed]
+            typer.secho(f"{mark:<6}", fg=colour, nl=False)
+            typer.echo(f"{check.what:<10} {check.detail}")
+    if not all(check.passed is not False for check in checks):
+        raise typer.Exit(2)
+
+
+@release_app.command()
+def show(folder: _Folder, as_json: _Json = False) -> None:
+    """Show the card of a release."""
+    from canal.release.store import Release
+
+    release = Release.open(folder)
+    if as_json:
+        _print_json(_summary(release) | {"statement": release.statement})
+    else:
+        _print_card(release)
+
+
+def account(
+    folder: _Folder,
+    delta: Annotated[
+        float | None, typer.Option(help="Another delta than the plan's.", show_default=False)
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Say what a release costs: epsilon under every unit, and each part's share."""
+    from canal.release.account import account as price
+    from canal.release.store import Release
+
+    found = price(Release.open(folder), delta)
+    if as_json:
+        _print_json(found)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    if found["stamp"]:
+        typer.secho(found["stamp"], fg=typer.colors.RED, bold=True)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"At delta {_number(found['delta'])}", title_justify="left"
+    )
+    for number, name in enumerate(
+        ("unit", "epsilon", "exact", "rho", "caps", "importance", "features")
+    ):
+        table.add_column(name, justify="right" if number else "left")
+    for name, entry in found["units"].items():
+        shares = [
+            "-" if entry["shares"].get(part) is None else f"{entry['shares'][part]:.1%}"
+            for part in ("caps", "importance", "features")
+        ]
+        costs = [_number(entry[kind]) for kind in ("epsilon", "epsilon_exact", "rho")]
+        table.add_row(name, *costs, *shares, style="bold" if name == found["unit"] else "")
+    Console(highlight=False).print(table)
+
+
+def _queries(
+    path: Path, split: Path | None, part: str, size: tuple[int, ...], channels: int
+) -> Queries:
+    from canal.cli.progress import counting
+    from canal.data import cache
+    from canal.data.readers import read
+    from canal.data.split import Split
+    from canal.release.queries import Queries
+
+    data = read(path)
+    cases = data.cases if split is None else data.select(Split.read(split).part(part))
+    with counting("decoding", len(cases)) as progress:
+        arrays = cache.load(cases, size=size, channels=channels, progress=progress)
+    return Queries.of(arrays, {case.id: case.group for case in cases})
+
+
+def _ledger(path: Path | None, out: Path, plan: Plan, cohorts: tuple[str, ...]) -> Ledger:
+    """The ledger that was named; or the one beside the release, started where there is none."""
+    from canal.privacy.ledger import Ledger
+    from canal.release.charges import start_ledger
+
+    if path is not None:
+        return Ledger(path, must_exist=True)
+    beside = out.resolve().parent / LEDGER
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(beside)
+    if start_ledger(ledger, plan, cohorts):
+        typer.echo(
+            f"Started {beside.name} with a budget of epsilon {plan.epsilon:g}, unit {plan.unit}, "
+            f"for {', '.join(cohorts)}: what this release needs. Other budgets are set with "
+            "`canal ledger budget`.",
+            err=True,
+        )
+    return ledger
+
+
+def _summary(release: Any) -> dict[str, Any]:
+    return {
+        "path": str(release.path),
+        "private": release.private,
+        "stamp": release.statement["stamp"],
+        "queries": len(release),
+        "channels": release.channels.tolist(),
+        "digest": release.manifest.digest,
+        "guarantee": {
+            unit: entry["epsilon"] for unit, entry in release.statement["guarantee"].items()
+        },
+        "ledger": release.manifest.ledger,
+    }
+
+
+def _print_card(release: Any) -> None:
+    from rich.console import Console
+
+    _print_guarantee(release)
+    console = Console(highlight=False)
+    for title in ("protected", "not_protected", "trust", "mechanism", "assumptions"):
+        console.print(f"[bold]{title.replace('_', ' ').capitalize()}[/]")
+        for sentence in release.statement[title]:
+            console.print(f"- {sentence}", markup=False)
+    console.print()
+
+
+def _print_guarantee(release: Any) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console, said, plan = Console(highlight=False), release.statement, release.plan
+    if said["stamp"]:
+        console.print(f"[bold red]{said['stamp']}[/]")
+    people = plan.participants
+    console.print(
+        f"[bold]{len(release.channels)} of {plan.channels} channels[/] of {people.queries} queries "
+        f"from {people.teachers} teachers; epsilon {plan.epsilon:g} at delta {_number(plan.delta)} was "
+        f"asked for, unit [bold]{plan.unit}[/], {plan.conversion} conversion"
+    )
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, name in enumerate(("unit", "epsilon", "what it means")):
+        table.add_column(name, justify="right" if number == 1 else "left")
+    for unit, entry in said["guarantee"].items():
+        style = "bold" if unit == plan.unit else ""
+        table.add_row(unit, _number(entry["epsilon"]), entry["reading"], style=style)
+    console.print(table)
+
+
+def _number(value: float | None) -> str:
+    from canal.release.statement import short
+
+    return "none" if value is None else short(value)
+
+
+def _print_json(content: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(content, indent=1, allow_nan=False))

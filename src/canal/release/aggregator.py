@@ -1,0 +1,319 @@
+"""The aggregator: claims, pays, draws, publishes. Each step can be cut off and done again.
+
+1. *Pay*: the ledger is charged before any private tensor is read.
+2. *Claim* the folder for exactly these arguments.
+3. *Statistics*, then the calibrated plan: from here on every sigma is fixed.
+4. *One pass* over the queries, shard by shard.
+5. *Publish* in one step, note it in the ledger, destroy the secret.
+
+After `kill -9` anywhere the same arguments lead to the same bytes and to one charge: noise depends
+on the secret and on what is released, and on nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from canal.errors import ReleaseError
+from canal.files import replace_file
+from canal.privacy.ledger import Ledger
+from canal.privacy.randomness import SAMPLER, Secret, Stream
+from canal.release.card import render
+from canal.release.charges import charges, covers
+from canal.release.ensemble import Ensemble
+from canal.release.manifest import CARD, MANIFEST, Manifest
+from canal.release.mechanism import Mechanism
+from canal.release.plan import Plan
+from canal.release.queries import Queries
+from canal.release.shard import ROWS, Shard, Stored, describe_shard, shard_name, write_shard
+from canal.release.statement import Facts, stamp, state
+from canal.release.statistics import Statistics, compute
+from canal.release.store import Release
+from canal.release.workspace import Workspace, digest
+
+Broken = Literal["refuse", "zero"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What cannot change a guarantee.
+
+    Args:
+        broken: when a teacher gives NaN or infinity for a query: stop, or let it contribute zero
+            (the divisor stays K). The mechanism is the same either way.
+        on_broken: told cohort and query where it contributed zero; for the aggregator's eyes.
+        progress: called with the number of images that passed through a network.
+    """
+
+    broken: Broken = "refuse"
+    on_broken: Callable[[str, str], None] = lambda cohort, query: None
+    progress: Callable[[int], None] = lambda count: None
+
+    def check(self, cohort: str, query: str) -> None:
+        """A network gave NaN or infinity."""
+        if self.broken == "refuse":
+            raise ReleaseError(
+                f"the teacher of {cohort!r} returns NaN or infinity for query {query!r}; mend it, "
+                "or let it say nothing there with --broken-teacher zero (the divisor stays K, and "
+                "nothing is charged again)"
+            )
+        self.on_broken(cohort, query)
+
+
+def passes(plan: Plan) -> int:
+    """How many images pass through networks in all; for progress."""
+    people = plan.participants
+    networks = people.teachers
+    for source, count in (("private", people.teachers), ("public", 1)):
+        networks += count if source in plan.sources.values() else 0
+    return networks * people.queries
+
+
+def create(
+    out: Path,
+    ensemble: Ensemble,
+    queries: Queries,
+    plan: Plan,
+    *,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+    not_private: bool = False,
+    options: Options | None = None,
+) -> Release:
+    """Make a release, or finish one that was stopped.
+
+    Args:
+        out: folder to publish it in.
+        ensemble: the teachers; private.
+        queries: the recipient's images.
+        plan: what is asked for.
+        ledger: is charged before anything is read.
+        seed: of the noise of a research run, which protects nobody and is not charged.
+        not_private: must be said to release without noise (allocation `none`).
+        options: what cannot change a guarantee.
+    """
+    options = Options() if options is None else options
+    _check(plan, ensemble, queries, ledger, seed, not_private=not_private)
+    claim = {
+        "plan": plan.to_json(),
+        "teachers": [[teacher.cohort, teacher.digest] for teacher in ensemble.teachers],
+        "initialisation": ensemble.initialisation,
+        "queries": dict(zip(queries.ids, queries.contents, strict=True)),
+        "noise": "secret" if seed is None else f"seed {seed}",
+    }
+    workspace = Workspace(out)
+    with _telling(workspace), workspace.open(claim):
+        if not workspace.is_published():
+            secret = workspace.secret() if seed is None else Secret.seeded(seed)
+            run = _Run(workspace, ensemble, queries, plan, secret, digest(claim), ledger, options)
+            paid = run.pay()
+            workspace.claim(claim)
+            run.make(paid)
+        release = Release.open(workspace.out)
+        if release.manifest.ledger is not None and ledger is not None:
+            ledger.commit(release.manifest.ledger["key"], note=release.manifest.digest)
+        workspace.finish()
+    return release
+
+
+def _check(
+    plan: Plan,
+    ensemble: Ensemble,
+    queries: Queries,
+    ledger: Ledger | None,
+    seed: int | None,
+    *,
+    not_private: bool,
+) -> None:
+    people = plan.participants
+    if (people.teachers, people.queries) != (len(ensemble.teachers), len(queries.ids)):
+        raise ReleaseError(
+            f"the plan is for {people.teachers} teachers and {people.queries} queries, but there "
+            f"are {len(ensemble.teachers)} and {len(queries.ids)}"
+        )
+    if people.images_per_person < queries.images_per_person:
+        raise ReleaseError(
+            f"the plan counts {people.images_per_person} images of one person, but one person has "
+            f"{queries.images_per_person} among the queries; give --images-per-person"
+        )
+    shape = ensemble.shape(queries.arrays.images.shape[1], queries.arrays.images.shape[2:])
+    if shape != (plan.channels, plan.grid):
+        raise ReleaseError(
+            f"the plan is for {plan.channels} channels of {plan.grid}, the teachers have "
+            f"{shape[0]} of {shape[1]}"
+        )
+    if plan.unit == "image" and "public" in plan.sources.values():
+        raise ReleaseError(
+            "a plan whose unit is the image cannot read public caps or importance from the images "
+            "that it protects; take --caps-source private and --importance-source private"
+        )
+    if "public" in plan.sources.values() and ensemble.shared is None:
+        raise ReleaseError(
+            "public caps or importance are read from the shared initialisation; give it with "
+            "--init, or take --caps-source private and --importance-source private"
+        )
+    if plan.releases != 1:
+        raise ReleaseError("a release is made once; a plan with fresh noise has no folder")
+    if plan.allocation == "none" and not not_private:
+        raise ReleaseError(
+            "allocation none adds no noise and protects nobody; say --not-private if that is meant"
+        )
+    if seed is None and plan.allocation != "none" and ledger is None:
+        raise ReleaseError(
+            "a private release is charged to a ledger; give one, or a seed for a research run"
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One attempt at a release that is not published yet."""
+
+    workspace: Workspace
+    ensemble: Ensemble
+    queries: Queries
+    plan: Plan
+    secret: Secret
+    claim: bytes
+    ledger: Ledger | None
+    options: Options
+
+    @property
+    def private(self) -> bool:
+        return self.secret.private and self.plan.allocation != "none"
+
+    def make(self, paid: dict[str, Any] | None) -> None:
+        statistics = self._statistics()
+        calibrated = self.plan.calibrate(statistics.weights(self.plan))
+        if paid is not None and not covers(paid["charges"], calibrated):
+            raise ReleaseError("this release would cost more than was paid; this is a bug")
+        mechanism = Mechanism.of(calibrated, statistics)
+        shards = list(self._shards(mechanism, statistics))
+        manifest = self._manifest(mechanism, statistics, shards, paid)
+        staging = self.workspace.staging
+        replace_file(staging / CARD, render(manifest).encode())
+        replace_file(staging / MANIFEST, manifest.to_bytes())
+        self.workspace.publish()
+
+    def pay(self) -> dict[str, Any] | None:
+        """Charge everyone, once; the key tells nothing without the secret."""
+        if not self.private or self.ledger is None:
+            return None
+        key = self.secret.key(b"ledger", self.claim).hex()
+        rows = self.ledger.rows()
+        earlier = [row for row in rows if row.action == "reserve" and row.key == key]
+        if earlier:
+            entries = [
+                {"cohort": row.cohort, "unit": row.unit, "rho": row.rho, "draws": row.draws}
+                for row in earlier
+            ]
+        else:
+            due = charges(self.plan.calibrate(), self.ensemble.cohorts, rows)
+            self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
+            entries = [asdict(charge) for charge in due]
+        return {"key": key, "charges": entries}
+
+    def _statistics(self) -> Statistics:
+        """Caps and importance: those that were drawn before, or drawn now."""
+        path = self.workspace.statistics
+        if path.is_file():
+            return Statistics.from_json(json.loads(path.read_bytes()))
+        made = compute(
+            self.plan.calibrate(),
+            self.queries,
+            [(teacher.cohort, teacher.tap) for teacher in self.ensemble.teachers],
+            self.ensemble.shared,
+            lambda name: Stream(self.secret.key(b"statistic", self.claim, name.encode())),
+            check=self.options.check,
+            progress=self.options.progress,
+        )
+        replace_file(path, json.dumps(made.to_json()).encode())
+        return made
+
+    def _shards(self, mechanism: Mechanism, statistics: Statistics) -> Iterator[Shard]:
+        """Every shard, those that an earlier run finished as they are."""
+        warning = stamp(mechanism.calibrated, private=self.private)
+        published = hashlib.sha256(json.dumps(statistics.to_json()).encode()).digest()
+        for number, start in enumerate(range(0, len(self.queries.ids), ROWS)):
+            stop = min(start + ROWS, len(self.queries.ids))
+            path = self.workspace.staging / shard_name(number)
+            if path.is_file():
+                self.options.progress((stop - start) * len(self.ensemble.teachers))
+                yield describe_shard(path, stop - start)
+            else:
+                rows = self._rows(mechanism, published, start, stop)
+                yield write_shard(path, np.stack(list(rows)), warning)
+
+    def _rows(
+        self, mechanism: Mechanism, published: bytes, start: int, stop: int
+    ) -> Iterator[Stored]:
+        """The stored integers of some queries: one pass through every teacher, noise once."""
+        for batch in self.queries.batches(start, stop):
+            total: Any = 0
+            for teacher in self.ensemble.teachers:
+                clipped = mechanism.contribution(teacher.tap.features(batch.images))
+                for row in np.flatnonzero(clipped.broken).tolist():
+                    self.options.check(teacher.cohort, self.queries.ids[batch.start + row])
+                total = total + clipped.integers
+                self.options.progress(len(batch.images))
+            for row, summed in enumerate(total, start=batch.start):
+                # With the id: two queries of the same content have noise of their own.
+                name = self.queries.ids[row].encode(errors="surrogatepass")
+                content = bytes.fromhex(self.queries.contents[row])
+                context = (b"features", self.claim, published, name, content)
+                yield mechanism.perturb(summed, Stream(self.secret.key(*context)))
+
+    def _manifest(
+        self,
+        mechanism: Mechanism,
+        statistics: Statistics,
+        shards: list[Shard],
+        paid: dict[str, Any] | None,
+    ) -> Manifest:
+        calibrated = mechanism.calibrated
+        noise = {"source": self._noise_source(), "sampler": SAMPLER.decode()}
+        facts = Facts(
+            private=self.private,
+            noise=noise["source"],
+            sampler=noise["sampler"],
+            lattice_step=mechanism.lattice.step,
+            cohorts=self.ensemble.cohorts,
+        )
+        return Manifest(
+            private=self.private,
+            statement=state(calibrated, facts),
+            plan=self.plan.to_json(),
+            statistics=statistics.to_json(),
+            mechanism=mechanism.to_json(),
+            participants={
+                "cohorts": list(self.ensemble.cohorts),
+                "initialisation": self.ensemble.initialisation,
+                "tap": self.ensemble.teachers[0].tap.layer,
+            },
+            noise=noise,
+            ledger=paid,
+            shards=[shard.to_json() for shard in shards],
+            images={name: [row // ROWS, row % ROWS] for row, name in enumerate(self.queries.ids)},
+        )
+
+    def _noise_source(self) -> str:
+        return "none" if self.plan.allocation == "none" else self.secret.source
+
+
+@contextmanager
+def _telling(workspace: Workspace) -> Iterator[None]:
+    """What the system refuses, in one sentence with the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise ReleaseError(
+            f"cannot write {error.filename or workspace.out}: {error.strerror or error}; mend that "
+            "and run the same command again: it goes on where it stopped, and pays nothing twice"
+        ) from error

@@ -1,0 +1,106 @@
+"""Per-iteration release, the model of prior work: fresh noise whenever a student asks.
+
+A baseline for research, so that the composition penalty (ssec:accounting) is seen by running it.
+Its plan says how many times each query may be asked (`Plan.releases`, Q = T·B/N); at the same
+epsilon its noise is then sqrt(Q) times that of a release made once. There is no folder: what was
+asked twice was published twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from canal.errors import BudgetExceededError, ReleaseError
+from canal.privacy.events import GaussianEvent, Guarantee
+from canal.privacy.randomness import Secret, Stream
+from canal.privacy.units import Exposure
+from canal.release.clipping import Clipped
+from canal.release.mechanism import Mechanism
+from canal.teachers.batches import to_float
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from canal.release.ensemble import Ensemble
+    from canal.release.queries import Queries
+
+
+class PerIterationRelease:
+    """Answers every batch with new passes through all teachers and new noise.
+
+    Args:
+        mechanism: of a plan that allows `releases` answers for each query.
+        ensemble: the teachers; private.
+        queries: the recipient's images.
+        secret: of the noise.
+    """
+
+    def __init__(
+        self, mechanism: Mechanism, ensemble: Ensemble, queries: Queries, secret: Secret
+    ) -> None:
+        self.mechanism = mechanism
+        self.ensemble = ensemble
+        self.queries = queries
+        self.secret = secret
+        self.asked: Counter[str] = Counter()
+        self._rows = {name: row for row, name in enumerate(queries.ids)}
+
+    def batch(self, names: Sequence[str]) -> Tensor:
+        """Features of some queries, `[B, M, *grid]`, with noise that was never used before.
+
+        Raises:
+            BudgetExceededError: a query was asked about as often as the plan allows.
+        """
+        import torch
+
+        allowed = self.mechanism.calibrated.plan.releases
+        wanted = self.asked + Counter(names)
+        for name in names:
+            if name not in self._rows:
+                raise ReleaseError(f"query {name!r} is not among the {len(self._rows)} of the plan")
+            if wanted[name] > allowed:
+                unit = self.mechanism.calibrated.plan.unit
+                each = self.mechanism.calibrated.guarantee.rho(unit) / allowed
+                raise BudgetExceededError(f"query {name}", unit, each, 0.0)
+        rows = [self._rows[name] for name in names]
+        images = to_float(torch.from_numpy(np.asarray(self.queries.arrays.images[rows])))
+        given = [
+            self.mechanism.contribution(teacher.tap.features(images))
+            for teacher in self.ensemble.teachers
+        ]
+        return torch.stack([self._answer(name, given, place) for place, name in enumerate(names)])
+
+    def _answer(self, name: str, given: list[Clipped], place: int) -> Tensor:
+        import torch
+
+        total = np.sum([clipped.integers[place] for clipped in given], axis=0)
+        self.asked[name] += 1
+        # Paid for under a number of its own: noise is never used twice.
+        context = (b"per-iteration", name.encode(), self.asked[name].to_bytes(8, "big"))
+        stored = self.mechanism.perturb(total, Stream(self.secret.key(*context)))
+        scale = self.mechanism.scale.reshape(-1, *[1] * (stored.ndim - 1))
+        return torch.from_numpy((stored * scale).astype(np.float32))
+
+    def spent(self) -> Guarantee:
+        """What the answers so far promise; a patient is in every one, an image in its own."""
+        plan, promise = self.mechanism.calibrated.plan, self.mechanism.calibrated.guarantee
+        if not self.asked:
+            return Guarantee(tuple(e for e in promise.events if e.name != "features"))
+        often = plan.participants.images_per_person * max(self.asked.values())
+        counts = {"patient": self.asked.total(), "image": often, "paper": often}
+        exposures = {
+            unit: Exposure(exposure.sensitivity, counts[unit])
+            for unit, exposure in plan.participants.features(plan.diameter).items()
+        }
+        return Guarantee(
+            tuple(
+                GaussianEvent(event.name, event.sigma, exposures, event.draws)
+                if event.name == "features"
+                else event
+                for event in promise.events
+            )
+        )

@@ -1,0 +1,223 @@
+"""Checking a release without trusting whoever made it: digests, arithmetic, ledger.
+
+Digests find damage. The statement is derived again from the plan and the published statistics.
+The ledger holds the digest of the manifest, so that a folder whose every digest was forged anew is
+found as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from canal.errors import CanalError, ReleaseError
+from canal.privacy.ledger import Ledger
+from canal.release.card import render
+from canal.release.charges import covers
+from canal.release.manifest import CARD, MANIFEST, Manifest
+from canal.release.mechanism import Mechanism
+from canal.release.plan import Plan
+from canal.release.shard import TENSOR
+from canal.release.statement import Facts, short, state
+from canal.release.statistics import Statistics
+from canal.release.store import Release
+
+# Another processor may round the last bits of a logarithm otherwise.
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Args:
+        what: it was.
+        passed: None if it could not be looked at.
+        detail: what was found.
+    """
+
+    what: str
+    passed: bool | None
+    detail: str
+
+
+def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
+    """Check everything that can be checked; nothing is believed.
+
+    Args:
+        path: the release folder.
+        ledger: that was charged, where the reader has it.
+    """
+    found: list[Check] = []
+
+    def look(what: str, at: Callable[[], str]) -> bool:
+        try:
+            found.append(Check(what, True, at()))
+        except CanalError as error:
+            found.append(Check(what, False, str(error)))
+        return bool(found[-1].passed)
+
+    opened: list[Release] = []
+
+    def manifest() -> str:
+        opened.append(Release.open(path))
+        return f"{len(opened[0])} queries, digest {opened[0].manifest.digest[:12]}"
+
+    if not look("manifest", manifest):
+        return found
+    release = opened[0]
+    look("files", lambda: _files(release))
+    look("shards", lambda: _shards(release))
+    look("statement", lambda: _statement(release.manifest))
+    look("card", lambda: _card(release))
+    if release.manifest.ledger is None:
+        found.append(Check("ledger", None, "nothing is charged for a research run"))
+    elif ledger is None:
+        found.append(Check("ledger", None, "not looked at; give it with --ledger"))
+    else:
+        look("ledger", lambda: _ledger(release.manifest, ledger))
+    return found
+
+
+def _files(release: Release) -> str:
+    expected = {MANIFEST, CARD} | {entry["file"] for entry in release.manifest.shards}
+    there = {child.name for child in release.path.iterdir()}
+    if there != expected:
+        odd = sorted(there ^ expected)[0]
+        raise ReleaseError(f"{odd} is {'too much' if odd in there else 'missing'} in the folder")
+    return f"{len(there)}, none too many"
+
+
+def _shards(release: Release) -> str:
+    rows = [len(stored) for stored in release.shards()]
+    shape = [len(release.channels), *release.plan.grid]
+    for number, entry in enumerate(release.manifest.shards):
+        header = _header(release.path / entry["file"])
+        want = {"dtype": "I16", "shape": [rows[number], *shape]}
+        if {key: header.get(key) for key in want} != want:
+            raise ReleaseError(f"{entry['file']} is no tensor of {want['shape']} 16-bit integers")
+    places = {(number, row) for number, count in enumerate(rows) for row in range(count)}
+    listed = [tuple(at) for at in release.manifest.images.values()]
+    if len(listed) != len(places) or set(listed) != places:
+        raise ReleaseError("the manifest does not list every row of the shards exactly once")
+    if len(listed) != release.plan.participants.queries:
+        raise ReleaseError(
+            f"{len(listed)} queries were released, {release.plan.participants.queries} paid for"
+        )
+    return f"{len(rows)}, every digest holds"
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """The entry of the one tensor of a safetensors file whose digest was checked."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > 1 << 20:
+                raise ReleaseError(f"{path.name} has a header of {length} bytes")
+            content = json.loads(file.read(length))
+        content.pop("__metadata__", None)
+        if list(content) != [TENSOR]:
+            raise ReleaseError(f"{path.name} holds other tensors than {TENSOR!r}")
+        return dict(content[TENSOR])
+    except (OSError, struct.error, ValueError, TypeError, AttributeError) as error:
+        raise ReleaseError(f"{path.name} is no safetensors file: {error}") from error
+
+
+def _statement(manifest: Manifest) -> str:
+    try:
+        plan = Plan.from_json(manifest.plan)
+        statistics = Statistics.from_json(manifest.statistics)
+        calibrated = plan.calibrate(statistics.weights(plan))
+        mechanism = Mechanism.of(calibrated, statistics)
+        cohorts = tuple(manifest.participants["cohorts"])
+        noise = str(manifest.noise["source"])
+        private = plan.allocation != "none" and "not private" not in noise
+        facts = Facts(
+            private=private,
+            noise=noise,
+            sampler=str(manifest.noise["sampler"]),
+            lattice_step=mechanism.lattice.step,
+            cohorts=cohorts,
+        )
+        for name, source in plan.sources.items():
+            used = statistics.caps if name == "caps" else statistics.importance
+            paid = float(calibrated.sigma(name)[0]) if source == "private" else 0.0
+            if used.source != source or not _same(used.sigma, paid):
+                raise ReleaseError(f"{name} did not get the noise that the plan asks for")
+            if len(used.values) != plan.channels:
+                raise ReleaseError(f"{name} has {len(used.values)} values, not {plan.channels}")
+        for what, stated, derived in (
+            ("private", manifest.private, private),
+            ("mechanism", manifest.mechanism, mechanism.to_json()),
+            ("statement", manifest.statement, json.loads(json.dumps(state(calibrated, facts)))),
+            ("number of cohorts", len(cohorts), plan.participants.teachers),
+        ):
+            if not _same(stated, derived):
+                raise ReleaseError(f"the {what} does not follow from the plan")
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise ReleaseError(f"the manifest contradicts itself: {error}") from error
+    if not private:
+        return str(manifest.statement["stamp"])
+    epsilon = manifest.statement["guarantee"][plan.unit]["epsilon"]
+    return f"derived again: epsilon {epsilon:.6g} at delta {short(plan.delta)}, unit {plan.unit}"
+
+
+def _card(release: Release) -> str:
+    try:
+        there = (release.path / CARD).read_bytes()
+        same = there == render(release.manifest).encode()
+    except OSError as error:
+        raise ReleaseError(f"{CARD} cannot be read: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ReleaseError(f"the manifest contradicts itself: {error}") from error
+    if not same:
+        raise ReleaseError(f"{CARD} is not the card of this manifest")
+    return "says what the manifest says"
+
+
+def _ledger(manifest: Manifest, ledger: Ledger) -> str:
+    rows = ledger.verify()
+    stated = manifest.ledger or {}
+    try:
+        key, charged = str(stated["key"]), list(stated["charges"])
+        due = {(c["cohort"], c["unit"], c["rho"], c["draws"]) for c in charged}
+        plan = Plan.from_json(manifest.plan)
+        if not covers(
+            charged, plan.calibrate(Statistics.from_json(manifest.statistics).weights(plan))
+        ):
+            raise ReleaseError("the charges are below what the release costs")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReleaseError(f"the manifest contradicts itself: {error}") from error
+    for action in ("reserve", "commit"):
+        entries = [row for row in rows if row.action == action and row.key == key]
+        if {(row.cohort, row.unit, row.rho, row.draws) for row in entries} != due:
+            raise ReleaseError(
+                f"{ledger.path} has no {action} of exactly this release; it was charged "
+                "elsewhere, or not at all"
+            )
+        if action == "commit" and {row.note for row in entries} != {manifest.digest}:
+            raise ReleaseError(
+                f"{ledger.path} knows this release with another manifest; the folder was changed "
+                "after it was published"
+            )
+    return f"charged once to {', '.join(sorted({str(cohort) for cohort, *_ in due}))}"
+
+
+def _same(stated: Any, derived: Any) -> bool:
+    """Equal, up to the last bits of a float."""
+    if isinstance(stated, bool) or isinstance(derived, bool):
+        return stated is derived
+    if isinstance(stated, dict) and isinstance(derived, dict):
+        return stated.keys() == derived.keys() and all(
+            _same(stated[key], derived[key]) for key in stated
+        )
+    if isinstance(stated, list) and isinstance(derived, list):
+        return len(stated) == len(derived) and all(map(_same, stated, derived))
+    if isinstance(stated, int | float) and isinstance(derived, int | float):
+        return math.isclose(stated, derived, rel_tol=_CLOSE)
+    return bool(stated == derived)

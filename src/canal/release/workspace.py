@@ -1,0 +1,139 @@
+"""The aggregator's private folder beside a release: `OUT.private/`, mode 0700, never handed out.
+
+==================  =============================================================================
+`claim.json`        what the run is: plan, teachers, queries, by digest; it stays
+`secret`            the key of all noise; destroyed when the release is finished
+`statistics.json`   caps and importance as published, once they were drawn
+`release/`          what will be published; moved to its place in one step, when it is complete
+`lock`              held by the one run that works here
+==================  =============================================================================
+
+A run that finds its own claim goes on where the last one stopped. One that finds another's refuses.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from canal.errors import ReleaseError
+from canal.files import fsync_folder, replace_file
+from canal.privacy.randomness import Secret
+from canal.release.manifest import MANIFEST
+
+
+class Workspace:
+    """Where a release grows until it is whole.
+
+    Args:
+        out: where it will be published.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out.resolve()
+        self.private = self.out.with_name(self.out.name + ".private")
+        self.staging = self.private / "release"
+        self.statistics = self.private / "statistics.json"
+        self._claim = self.private / "claim.json"
+        self._secret = self.private / "secret"
+
+    @contextmanager
+    def open(self, claim: dict[str, Any]) -> Iterator[None]:
+        """Work here, alone, on the release that the claim describes.
+
+        Raises:
+            ReleaseError: another run is at work, or the folder belongs to another release.
+        """
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.private.mkdir(mode=0o700, exist_ok=True)
+        with (self.private / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ReleaseError(
+                    f"another run is at work on {self.out}; wait for it, or choose another --out"
+                ) from error
+            self._check(claim)
+            yield
+
+    def _check(self, claim: dict[str, Any]) -> None:
+        if self._claim.is_file():
+            earlier = self._claim.read_bytes()
+            if earlier != _written(claim):
+                raise ReleaseError(self._difference(earlier, claim))
+        elif self.out.exists() and not _is_empty(self.out):
+            raise ReleaseError(
+                f"{self.out} is not empty, and no run of ours was stopped there; choose another "
+                "--out, or remove it"
+            )
+
+    def claim(self, claim: dict[str, Any]) -> None:
+        """Write down what this folder is for; from here on it is for nothing else.
+
+        To be called when the release is paid for: what a ledger refused may be asked for otherwise.
+        """
+        replace_file(self._claim, _written(claim))
+        self.staging.mkdir(exist_ok=True)
+        fsync_folder(self.private)
+        fsync_folder(self.out.parent)
+
+    def _difference(self, earlier: bytes, claim: dict[str, Any]) -> str:
+        """Why a claim is not the one that is there, and what to do."""
+        what = "a release" if self.is_published() else "an unfinished release"
+        way_out = (
+            "choose another --out; what was charged stays charged"
+            if self.is_published()
+            else "finish it with its own arguments, or choose another --out"
+        )
+        try:
+            other = json.loads(earlier)
+            changed = [name for name in claim if other[name] != claim[name]]
+            queries = other["queries"]
+            for name, content in claim["queries"].items():
+                if queries.get(name, content) != content:
+                    return (
+                        f"query {name!r} has other content than when it was released into "
+                        f"{self.out}; an id is released once, so {way_out}"
+                    )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            changed = ["claim"]
+        return f"{self.out} holds {what} with another {', '.join(changed)}; {way_out}"
+
+    def is_published(self) -> bool:
+        """Whether the release is in its place; it is moved there whole."""
+        return (self.out / MANIFEST).is_file()
+
+    def secret(self) -> Secret:
+        """The secret of this release: the one that is kept, or a new one."""
+        return Secret.load(self._secret) if self._secret.exists() else Secret.create(self._secret)
+
+    def publish(self) -> None:
+        """Move the finished release to its place, in one step."""
+        fsync_folder(self.staging)
+        self.staging.rename(self.out)
+        fsync_folder(self.out.parent)
+
+    def finish(self) -> None:
+        """Destroy the secret and clear what is not needed any more; the claim stays."""
+        Secret.destroy(self._secret)
+        self.statistics.unlink(missing_ok=True)
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+
+def digest(claim: dict[str, Any]) -> bytes:
+    """SHA-256 of a claim: plan, teachers and queries in one."""
+    return hashlib.sha256(_written(claim)).digest()
+
+
+def _written(claim: dict[str, Any]) -> bytes:
+    return (json.dumps(claim, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
