@@ -11,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import privacy, training
+from bench import privacy, release, training
 
-SUITES = {"privacy": privacy.ratios, "training": training.ratios}
+SUITES = {"privacy": privacy.ratios, "training": training.ratios, "release": release.ratios}
 
 
 def main() -> int:
@@ -40,8 +40,8 @@ def main() -> int:
             table.add_row(
                 ratio.what,
                 ratio.against,
-                f"{ratio.ours_seconds * 1e3:.4g} ms",
-                f"{ratio.theirs_seconds * 1e3:.4g} ms",
+                f"{ratio.ours:.4g} {ratio.unit}",
+                f"{ratio.theirs:.4g} {ratio.unit}",
                 f"{ratio.speed:.3g} x",
                 f"{ratio.target:.3g} x",
                 "[green]yes[/]" if ratio.reached else "[red]no[/]",

@@ -1,4 +1,4 @@
-"""A ratio of two timings, taken in turns so that both meet the same machine."""
+"""A ratio of two measurements; timings are taken in turns so that both meet the same machine."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ class Ratio:
     Args:
         what: what was measured.
         against: the rival.
-        ours_seconds: best of our rounds.
-        theirs_seconds: best of the rival's.
-        target: how many times the rival's speed we ask of ourselves, at least.
+        ours: what we need, the best of our rounds; less is better.
+        theirs: what the rival needs, the best of its rounds.
+        target: how many times as good as the rival we ask ourselves to be, at least.
+        unit: of both numbers.
     """
 
     what: str
     against: str
-    ours_seconds: float
-    theirs_seconds: float
+    ours: float
+    theirs: float
     target: float
+    unit: str = "ms"
 
     @property
     def speed(self) -> float:
-        """Our speed as a multiple of the rival's."""
-        return self.theirs_seconds / self.ours_seconds
+        """How many times as fast, or as small, as the rival we are."""
+        return self.theirs / self.ours
 
     @property
     def reached(self) -> bool:
@@ -69,7 +71,7 @@ def compare(
             mine.append(_seconds(ours))
         if turn < their_rounds:
             others.append(_seconds(theirs))
-    return Ratio(what, against, min(mine), min(others) / their_share, target)
+    return Ratio(what, against, min(mine) * 1e3, min(others) / their_share * 1e3, target)
 
 
 def _seconds(call: Callable[[], object]) -> float:

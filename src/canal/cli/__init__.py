@@ -6,11 +6,12 @@ import sys
 
 import typer
 
+from canal.cli.account import account
 from canal.cli.data import data_app
 from canal.cli.experiment import experiment_app
 from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
-from canal.cli.release import account, release_app
+from canal.cli.release import release_app
 from canal.cli.teacher import init, teacher_app
 from canal.errors import CanalError
 

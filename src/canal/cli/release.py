@@ -1,13 +1,14 @@
-"""`canal release` and `canal account`: make a release, check it, read what it promises."""
+"""`canal release`: make a release, check it, read what it promises."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from canal.cli import plan_options as options
+from canal.cli.card import print_card, print_guarantee, print_json, summary
 
 if TYPE_CHECKING:
     from canal.privacy.ledger import Ledger
@@ -126,9 +127,9 @@ def create(
             err=True,
         )
     if as_json:
-        _print_json(_summary(made))
+        print_json(summary(made))
     else:
-        _print_guarantee(made)
+        print_guarantee(made)
         fate = "is to be handed out" if made.private else "protects nobody"
         typer.echo(
             f"{out} {fate}; `canal release show {out}` or {out / 'card.html'} says all. "
@@ -154,7 +155,7 @@ def verify(
     where = ledger or (beside if beside.is_file() else None)
     checks = look(folder, None if where is None else Ledger(where, must_exist=True))
     if as_json:
-        _print_json([asdict(check) for check in checks])
+        print_json([asdict(check) for check in checks])
     else:
         for check in checks:
             mark, colour = {
@@ -175,47 +176,9 @@ def show(folder: _Folder, as_json: _Json = False) -> None:
 
     release = Release.open(folder)
     if as_json:
-        _print_json(_summary(release) | {"statement": release.statement})
+        print_json(summary(release) | {"statement": release.statement})
     else:
-        _print_card(release)
-
-
-def account(
-    folder: _Folder,
-    delta: Annotated[
-        float | None, typer.Option(help="Another delta than the plan's.", show_default=False)
-    ] = None,
-    as_json: _Json = False,
-) -> None:
-    """Say what a release costs: epsilon under every unit, and each part's share."""
-    from canal.release.account import account as price
-    from canal.release.store import Release
-
-    found = price(Release.open(folder), delta)
-    if as_json:
-        _print_json(found)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    if found["stamp"]:
-        typer.secho(found["stamp"], fg=typer.colors.RED, bold=True)
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"At delta {_number(found['delta'])}", title_justify="left"
-    )
-    for number, name in enumerate(
-        ("unit", "epsilon", "exact", "rho", "caps", "importance", "features")
-    ):
-        table.add_column(name, justify="right" if number else "left")
-    for name, entry in found["units"].items():
-        shares = [
-            "-" if entry["shares"].get(part) is None else f"{entry['shares'][part]:.1%}"
-            for part in ("caps", "importance", "features")
-        ]
-        costs = [_number(entry[kind]) for kind in ("epsilon", "epsilon_exact", "rho")]
-        table.add_row(name, *costs, *shares, style="bold" if name == found["unit"] else "")
-    Console(highlight=False).print(table)
+        print_card(release)
 
 
 def _queries(
@@ -252,65 +215,3 @@ def _ledger(path: Path | None, out: Path, plan: Plan, cohorts: tuple[str, ...]) 
             err=True,
         )
     return ledger
-
-
-def _summary(release: Any) -> dict[str, Any]:
-    return {
-        "path": str(release.path),
-        "private": release.private,
-        "stamp": release.statement["stamp"],
-        "queries": len(release),
-        "channels": release.channels.tolist(),
-        "digest": release.manifest.digest,
-        "guarantee": {
-            unit: entry["epsilon"] for unit, entry in release.statement["guarantee"].items()
-        },
-        "ledger": release.manifest.ledger,
-    }
-
-
-def _print_card(release: Any) -> None:
-    from rich.console import Console
-
-    _print_guarantee(release)
-    console = Console(highlight=False)
-    for title in ("protected", "not_protected", "trust", "mechanism", "assumptions"):
-        console.print(f"[bold]{title.replace('_', ' ').capitalize()}[/]")
-        for sentence in release.statement[title]:
-            console.print(f"- {sentence}", markup=False)
-    console.print()
-
-
-def _print_guarantee(release: Any) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console, said, plan = Console(highlight=False), release.statement, release.plan
-    if said["stamp"]:
-        console.print(f"[bold red]{said['stamp']}[/]")
-    people = plan.participants
-    console.print(
-        f"[bold]{len(release.channels)} of {plan.channels} channels[/] of {people.queries} queries "
-        f"from {people.teachers} teachers; epsilon {plan.epsilon:g} at delta {_number(plan.delta)} was "
-        f"asked for, unit [bold]{plan.unit}[/], {plan.conversion} conversion"
-    )
-    table = Table(box=box.SIMPLE_HEAD)
-    for number, name in enumerate(("unit", "epsilon", "what it means")):
-        table.add_column(name, justify="right" if number == 1 else "left")
-    for unit, entry in said["guarantee"].items():
-        style = "bold" if unit == plan.unit else ""
-        table.add_row(unit, _number(entry["epsilon"]), entry["reading"], style=style)
-    console.print(table)
-
-
-def _number(value: float | None) -> str:
-    from canal.release.statement import short
-
-    return "none" if value is None else short(value)
-
-
-def _print_json(content: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(content, indent=1, allow_nan=False))

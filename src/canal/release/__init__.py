@@ -1,1 +1,67 @@
-"""The release: plan, statistics, mechanism, store."""
+"""The release, in the order in which it is made, each on its own page.
+
+================  ==============================================================================
+`plan`            what is asked for, before any data is touched
+`forecast`        what that will cost and carry
+`calibration`     the plan with every sigma fixed
+`queries`         the recipient's images
+`ensemble`        the teachers
+`clipping`        what makes a sensitivity true
+`statistics`      caps and importance, paid for or public
+`mechanism`       the mean of clipped bottlenecks, with noise added once
+`charges`         who pays, and how much
+`workspace`       the private folder in which a release grows
+`aggregator`      pay, claim, draw, publish
+`shard`           the integers of some queries in a file
+`manifest`        what the folder holds and promises
+`statement`       the promise in numbers and words
+`card`, `chart`   the same as a page to sign
+`store`           a release as its reader sees it
+`verification`    checking it without trusting whoever made it
+`account`         pricing it again
+`per_iteration`   the rival: fresh noise whenever a student asks
+================  ==============================================================================
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from canal.release.aggregator import create
+    from canal.release.ensemble import Ensemble, Teacher, load_ensemble
+    from canal.release.per_iteration import PerIterationRelease
+    from canal.release.plan import Plan
+    from canal.release.queries import Queries
+    from canal.release.store import Release
+    from canal.release.verification import verify
+
+# Loaded when first asked for: a plan does not wait for torch.
+_HOME = {
+    "Ensemble": "ensemble",
+    "PerIterationRelease": "per_iteration",
+    "Plan": "plan",
+    "Queries": "queries",
+    "Release": "store",
+    "Teacher": "ensemble",
+    "create": "aggregator",
+    "load_ensemble": "ensemble",
+    "verify": "verification",
+}
+
+__all__ = [
+    "Ensemble",
+    "PerIterationRelease",
+    "Plan",
+    "Queries",
+    "Release",
+    "Teacher",
+    "create",
+    "load_ensemble",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

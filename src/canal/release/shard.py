@@ -1,4 +1,8 @@
-"""A shard: the stored integers of some queries, as one safetensors file."""
+"""A shard: the stored integers of some queries, as one safetensors file.
+
+It carries two digests. XXH3 finds damage and costs less than the reading itself; SHA-256 also
+stands against somebody who wants to be missed, and is for `canal release verify`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_128_hexdigest
 
 from canal.errors import ReleaseError
 from canal.files import replace_file
@@ -26,20 +31,27 @@ class Shard:
 
     Args:
         file: its name.
-        sha256: of the whole file.
         rows: how many queries.
+        sha256: of the whole file; `canal release verify` recomputes it.
+        xxh3_128: of the same, as fast as memory; every reader recomputes it.
     """
 
     file: str
-    sha256: str
     rows: int
+    sha256: str
+    xxh3_128: str
+
+    @classmethod
+    def of(cls, file: str, rows: int, content: bytes) -> Shard:
+        """The entry of a file with this content."""
+        return cls(file, rows, hashlib.sha256(content).hexdigest(), xxh3_128_hexdigest(content))
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
     def map(self, folder: Path, shape: tuple[int, ...]) -> Stored:
-        """The integers `[rows, *shape]`, mapped from the file once its digest was seen to hold."""
+        """The integers `[rows, *shape]`, mapped from the file once it was seen to be undamaged."""
         path = folder / self.file
         shape = (self.rows, *shape)
         nbytes = 2 * int(np.prod(shape, dtype=np.int64))
@@ -47,7 +59,7 @@ class Shard:
             data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
         except (OSError, ValueError) as error:  # ValueError: an empty file
             raise ReleaseError(f"{path} cannot be read ({error}); ask for it again") from error
-        if hashlib.sha256(data.data).hexdigest() != self.sha256 or data.size < nbytes:
+        if xxh3_128_hexdigest(data.data) != self.xxh3_128 or data.size < nbytes:
             raise ReleaseError(
                 f"{path} is damaged: it is not what the manifest describes; ask for it again"
             )
@@ -73,9 +85,9 @@ def write_shard(path: Path, integers: Stored, stamp: str) -> Shard:
     metadata = {"format": FORMAT} | ({"warning": stamp} if stamp else {})
     content = save({TENSOR: np.ascontiguousarray(integers)}, metadata)
     replace_file(path, content)
-    return Shard(path.name, hashlib.sha256(content).hexdigest(), len(integers))
+    return Shard.of(path.name, len(integers), content)
 
 
 def describe_shard(path: Path, rows: int) -> Shard:
     """The entry of a file that is there."""
-    return Shard(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), rows)
+    return Shard.of(path.name, rows, path.read_bytes())

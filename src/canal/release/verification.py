@@ -7,6 +7,7 @@ found as well.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
@@ -97,6 +98,8 @@ def _shards(release: Release) -> str:
     rows = [len(stored) for stored in release.shards()]
     shape = [len(release.channels), *release.plan.grid]
     for number, entry in enumerate(release.manifest.shards):
+        if _sha256(release.path / entry["file"]) != entry["sha256"]:
+            raise ReleaseError(f"{entry['file']} is not what the manifest describes")
         header = _header(release.path / entry["file"])
         want = {"dtype": "I16", "shape": [rows[number], *shape]}
         if {key: header.get(key) for key in want} != want:
@@ -110,6 +113,14 @@ def _shards(release: Release) -> str:
             f"{len(listed)} queries were released, {release.plan.participants.queries} paid for"
         )
     return f"{len(rows)}, every digest holds"
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ReleaseError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _header(path: Path) -> dict[str, Any]:
