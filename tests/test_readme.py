@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
@@ -16,22 +14,17 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_commands(tmp_path):
-    commands = [line for block in blocks("bash") for line in block.splitlines()]
+def test_commands_and_programs(tmp_path):
+    """In the order of the page, in one folder."""
+    commands = [line.split() for block in blocks("bash") for line in block.splitlines()]
+    programs = [["python", "-c", program] for program in blocks("python")]
     assert commands
-    for command in commands:
+    assert programs
+    for name, *arguments in commands + programs:
         done = subprocess.run(
-            [BIN / command.split()[0], *command.split()[1:]],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
+            [BIN / name, *arguments], cwd=tmp_path, capture_output=True, text=True
         )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-
-
-@pytest.mark.parametrize("program", blocks("python"))
-def test_python(program):
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+        assert done.returncode == 0, f"{name} {arguments}\n{done.stderr}"
 
 
 def test_quoted_words_are_what_the_plan_says():

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from canal.cli.card import digits, print_json
+from canal.cli.card import print_json
 
 
 def account(
@@ -29,10 +29,12 @@ def account(
     from rich.console import Console
     from rich.table import Table
 
+    from canal.release.digits import short, upwards
+
     if found["stamp"]:
         typer.secho(found["stamp"], fg=typer.colors.RED, bold=True)
     table = Table(
-        box=box.SIMPLE_HEAD, title=f"At delta {digits(found['delta'])}", title_justify="left"
+        box=box.SIMPLE_HEAD, title=f"At delta {short(found['delta'])}", title_justify="left"
     )
     for number, name in enumerate(
         ("unit", "epsilon", "exact", "rho", "caps", "importance", "features")
@@ -43,6 +45,6 @@ def account(
             "-" if entry["shares"].get(part) is None else f"{entry['shares'][part]:.1%}"
             for part in ("caps", "importance", "features")
         ]
-        costs = [digits(entry[kind]) for kind in ("epsilon", "epsilon_exact", "rho")]
+        costs = [short(upwards(entry[kind])) for kind in ("epsilon", "epsilon_exact", "rho")]
         table.add_row(name, *costs, *shares, style="bold" if name == found["unit"] else "")
     Console(highlight=False).print(table)

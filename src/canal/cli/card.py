@@ -46,6 +46,8 @@ def print_guarantee(release: Release) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from canal.release.digits import short, upwards
+
     console, said, plan = Console(highlight=False), release.statement, release.plan
     if said["stamp"]:
         console.print(f"[bold red]{said['stamp']}[/]")
@@ -53,22 +55,15 @@ def print_guarantee(release: Release) -> None:
     console.print(
         f"[bold]{len(release.channels)} of {plan.channels} channels[/] of {people.queries} queries "
         f"from {people.teachers} teachers; asked for: epsilon {plan.epsilon:g} at delta "
-        f"{digits(plan.delta)}, unit [bold]{plan.unit}[/], {plan.conversion} conversion"
+        f"{short(plan.delta)}, unit [bold]{plan.unit}[/], {plan.conversion} conversion"
     )
     table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(("unit", "epsilon", "what it means")):
         table.add_column(name, justify="right" if number == 1 else "left")
     for unit, entry in said["guarantee"].items():
         style = "bold" if unit == plan.unit else ""
-        table.add_row(unit, digits(entry["epsilon"]), entry["reading"], style=style)
+        table.add_row(unit, short(upwards(entry["epsilon"])), entry["reading"], style=style)
     console.print(table)
-
-
-def digits(value: float | None) -> str:
-    """Four digits, or the word for no guarantee."""
-    from canal.release.statement import short
-
-    return "none" if value is None else short(value)
 
 
 def print_json(content: Any) -> None:

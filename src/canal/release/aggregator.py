@@ -2,7 +2,8 @@
 
 1. *Pay*: the ledger is charged before any private tensor is read.
 2. *Claim* the folder for exactly these arguments.
-3. *Statistics*, then the calibrated plan: from here on every sigma is fixed.
+3. *Statistics*, with the noise that the plan fixed; every other sigma follows from them and is
+   written down.
 4. *One pass* over the queries, shard by shard.
 5. *Publish* in one step, note it in the ledger, destroy the secret.
 
@@ -29,7 +30,7 @@ from canal.privacy.randomness import SAMPLER, Secret, Stream
 from canal.release.card import render
 from canal.release.charges import charges, covers
 from canal.release.ensemble import Ensemble
-from canal.release.manifest import CARD, MANIFEST, Manifest
+from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
 from canal.release.queries import Queries
@@ -190,11 +191,13 @@ class _Run:
         return self.secret.private and self.plan.allocation != "none"
 
     def make(self, paid: dict[str, Any] | None) -> None:
+        self.workspace.write_down("plan", self.plan.calibrate().to_json())
         statistics = self._statistics()
         calibrated = self.plan.calibrate(statistics.weights(self.plan))
         if paid is not None and not covers(paid["charges"], calibrated):
             raise ReleaseError("this release would cost more than was paid; this is a bug")
         mechanism = Mechanism.of(calibrated, statistics)
+        self.workspace.write_down("mechanism", mechanism.to_json())
         shards = list(self._shards(mechanism, statistics))
         manifest = self._manifest(mechanism, statistics, shards, paid)
         staging = self.workspace.staging
@@ -287,6 +290,7 @@ class _Run:
             cohorts=self.ensemble.cohorts,
         )
         return Manifest(
+            software=SOFTWARE,
             private=self.private,
             statement=state(calibrated, facts),
             plan=self.plan.to_json(),

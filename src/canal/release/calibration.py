@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from canal.errors import InvalidValueError
 from canal.privacy.allocation import reverse_water_filling, uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
+from canal.privacy.units import UNITS
 from canal.release.plan import Plan
 
 EventName = Literal["caps", "importance", "features"]
@@ -63,6 +64,20 @@ class CalibratedPlan:
         """Noise standard deviations of the published channels, on the mean over teachers."""
         sigma = self.sigma("features")
         return sigma[np.isfinite(sigma)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan and what it fixes whatever the weights turn out to be."""
+        plan = self.plan
+        return {
+            "plan": plan.to_json(),
+            "rho": {} if plan.allocation == "none" else plan.rho(),
+            "sigma": {name: float(self.sigma(name)[0]) for name in plan.sources},
+            "sigma_if_flat": finite_or_none(float(self.sigma("features")[0])),
+            "epsilon": {
+                unit: finite_or_none(self.guarantee.epsilon(plan.delta, unit, plan.conversion))
+                for unit in UNITS
+            },
+        }
 
     def snr(self) -> NDArray[np.float64]:
         r"""The most signal-to-noise that a released channel can have, $1/(HW\sigma_c^2)$.

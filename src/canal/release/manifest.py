@@ -14,9 +14,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from canal import __version__
 from canal.errors import ReleaseError
 
 FORMAT = "canal-release/1"
+SOFTWARE = f"canal {__version__}"
 MANIFEST = "manifest.json"
 CARD = "card.html"
 
@@ -26,6 +28,7 @@ class Manifest:
     """Plain values, one entry a field.
 
     Args:
+        software: that made it, with its version.
         private: False for a research run; then nothing here protects anybody.
         statement: what is promised to whom; follows from the entries below.
         plan: what was asked for.
@@ -38,6 +41,7 @@ class Manifest:
         images: id of every query, with the number of its shard and its row there.
     """
 
+    software: str
     private: bool
     statement: dict[str, Any]
     plan: dict[str, Any]

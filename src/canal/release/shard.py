@@ -82,7 +82,8 @@ def write_shard(path: Path, integers: Stored, stamp: str) -> Shard:
     """
     from safetensors.numpy import save
 
-    metadata = {"format": FORMAT} | ({"warning": stamp} if stamp else {})
+    # One entry only: safetensors writes several in an order that changes from call to call.
+    metadata = {"warning": stamp} if stamp else {"format": FORMAT}
     content = save({TENSOR: np.ascontiguousarray(integers)}, metadata)
     replace_file(path, content)
     return Shard.of(path.name, len(integers), content)

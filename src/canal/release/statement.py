@@ -13,8 +13,10 @@ from statistics import NormalDist
 from typing import Any
 
 from canal.privacy.events import GaussianEvent, Guarantee
-from canal.privacy.units import NEIGHBOURS, UNITS, Unit
+from canal.privacy.units import NEIGHBOURS, UNITS, Participants, Unit
 from canal.release.calibration import CalibratedPlan, finite_or_none
+from canal.release.digits import short, upwards
+from canal.release.plan import Plan
 
 FALSE_ALARMS = 0.01
 # Found out of a hundred members, at one false alarm in a hundred, from which on we say so.
@@ -73,17 +75,13 @@ def state(calibrated: CalibratedPlan, facts: Facts) -> dict[str, Any]:
     }
 
 
-def short(number: float) -> str:
-    """Four digits, and no zeros in an exponent: 1e-5."""
-    return f"{number:.4g}".replace("e-0", "e-").replace("e+0", "e")
-
-
 def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[str, Any]:
     plan, promise = calibrated.plan, calibrated.guarantee
     if not private:
         nothing = dict.fromkeys(("epsilon", "epsilon_exact", "rho", "mu"))
         return nothing | {
             "neighbours": NEIGHBOURS[unit],
+            "protects": False,
             "reading": "Nothing is promised.",
             "parts": {},
         }
@@ -95,6 +93,7 @@ def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[s
         "rho": finite_or_none(rho),
         "mu": finite_or_none(mu),
         "neighbours": NEIGHBOURS[unit],
+        "protects": unit != "paper" and _detected(mu) <= NO_PROTECTION,
         "reading": _reading(unit, epsilon, mu),
         "parts": {
             event.name: {
@@ -116,9 +115,10 @@ def _reading(unit: Unit, epsilon: float, mu: float) -> str:
         return "The paper's accounting, to be compared with its tables; a guarantee for nobody."
     caught = _detected(mu)
     whom = "patients of a training cohort" if unit == "patient" else "query images"
+    share = "nearly all" if caught > 0.995 else f"at most {100 * caught:.3g} in 100"
     sentence = (
-        "Someone who reads this release and wrongly names 1 in 100 outsiders can rightly name at "
-        f"most {100 * caught:.3g} in 100 {whom}."
+        "Someone who reads this release and wrongly names 1 in 100 outsiders can rightly name "
+        f"{share} {whom}."
     )
     return sentence + (" That is no protection." if caught > NO_PROTECTION else "")
 
@@ -132,24 +132,27 @@ def _detected(mu: float) -> float:
 def _by_queries(calibrated: CalibratedPlan) -> list[dict[str, float | None]]:
     """Epsilon of every unit had the same noise answered this many queries."""
     plan = calibrated.plan
-    counts = {1, plan.participants.queries}
-    counts |= {10**power for power in range(1, 7) if 10**power < 10 * plan.participants.queries}
-    table = []
+    asked = plan.participants.queries
+    counts = {1, asked, *(10**power for power in range(1, 8) if 10**power <= 10 * asked)}
+    table: list[dict[str, float | None]] = []
     for count in sorted(counts):
-        people = replace(
-            plan.participants,
-            queries=count,
-            images_per_person=min(plan.participants.images_per_person, count),
-        )
-        events = tuple(
-            GaussianEvent(event.name, event.sigma, people.features(plan.diameter), event.draws)
-            if event.name == "features"
-            else event
-            for event in calibrated.guarantee.events
-        )
-        found = Guarantee(events).epsilons(plan.delta, plan.conversion)
+        images = min(plan.participants.images_per_person, count)
+        people = replace(plan.participants, queries=count, images_per_person=images)
+        events = (_asked_otherwise(event, plan, people) for event in calibrated.guarantee.events)
+        found = Guarantee(tuple(events)).epsilons(plan.delta, plan.conversion)
         table.append({"queries": count} | {u: finite_or_none(e) for u, e in found.items()})
     return table
+
+
+def _asked_otherwise(event: GaussianEvent, plan: Plan, people: Participants) -> GaussianEvent:
+    """The same noise, had these taken part."""
+    if event.name == "features":
+        made = replace(event, exposures=people.features(plan.diameter))
+        return made.times(plan.releases)
+    bound = plan.bound if event.name == "caps" else 1.0
+    private = plan.sources["caps" if event.name == "caps" else "importance"] == "private"
+    exposures = people.statistic(bound) if private else people.read_in_the_clear(bound)
+    return replace(event, exposures=exposures)
 
 
 def _protected(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
@@ -159,19 +162,20 @@ def _protected(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
     plan, promise = calibrated.plan, calibrated.guarantee
     epsilon = promise.epsilon(plan.delta, "patient", plan.conversion)
     in_name = _detected(promise.mu("patient")) > NO_PROTECTION
+    often = "once, with noise added once" if plan.releases == 1 else f"{plan.releases} times"
     sentences = [
         ("In name only: e" if in_name else "E")
         + f"very patient of the training cohorts {', '.join(facts.cohorts)}, with epsilon "
-        f"{epsilon:.4g} at delta {short(plan.delta)}, against anyone who reads this folder, "
-        "whatever else they know and however much they compute.",
+        f"{short(upwards(epsilon))} at delta {short(plan.delta)}, against anyone who reads this "
+        "folder, whatever else they know or will know.",
         f"{plan.participants.teachers} teachers answered {plan.participants.queries} queries, each "
-        "once, with noise added once. Reading the release again, or training any number of "
+        f"{often}. Reading the release again, or training any number of "
         "students on it, reveals nothing more.",
     ]
     if plan.unit == "paper":
         sentences.append(
             f"The epsilon of {plan.epsilon:g} that was asked for is the paper's reading. The one "
-            f"to sign, or not to sign, is the patient's: {epsilon:.4g}."
+            f"to sign, or not to sign, is the patient's: {short(upwards(epsilon))}."
         )
     return sentences
 
@@ -211,19 +215,41 @@ def _trust(facts: Facts) -> list[str]:
 
 
 def _mechanism(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
-    plan = calibrated.plan
+    plan, teachers = calibrated.plan, calibrated.plan.participants.teachers
     clamp = "clamped to be non-negative, " if plan.nonnegative else ""
+    distance = "√2" if plan.nonnegative else "2"
     step = f"2^{math.log2(facts.lattice_step):.0f}"
-    return [
-        f"Gaussian mechanism on the mean of {plan.participants.teachers} clipped bottlenecks: "
+    clipped = (
         f"{clamp}each channel clipped to its cap and divided by it, so that one teacher moves it "
-        f"by at most {plan.diameter:.4g}/{plan.participants.teachers}.",
-        f"{len(calibrated.published)} of {plan.channels} channels are published; noise is spread "
-        f"over them by the allocation {plan.allocation!r} with weight {plan.weight!r}.",
-        f"All sums are integers on a lattice of step {step}, the noise is an integer "
-        f"too ({facts.sampler}); its finite precision is part of every epsilon here.",
-        f"Conversion between rho and epsilon: {plan.conversion}.",
+        f"by at most {distance}/{teachers}"
+    )
+    published = f"{len(calibrated.published)} of {plan.channels} channels are published"
+    if plan.allocation == "none":
+        return [
+            f"The mean of {teachers} bottlenecks, without noise: {clipped}.",
+            f"{published}, as integers on a lattice of step {step}.",
+        ]
+    return [
+        f"Gaussian mechanism on the mean of {teachers} bottlenecks: {clipped}.",
+        f"{published}; noise is spread over them {_SPREAD[plan.allocation]}"
+        + ("." if plan.allocation == "uniform" else f", weighted by {_WEIGHTED[plan.weight]}."),
+        f"All sums are integers on a lattice of step {step}, the noise is an integer too "
+        f"({facts.sampler}); its finite precision is part of every epsilon here.",
+        "Epsilon follows from rho by "
+        + (
+            "the exact curve of the Gaussian mechanism."
+            if plan.conversion == "exact"
+            else "the paper's formula, which is never below the exact one."
+        ),
     ]
+
+
+_SPREAD = {
+    "canal": "by water-filling (canal)",
+    "uniform": "evenly (uniform)",
+    "reverse": "by noise-aware water-filling (reverse)",
+}
+_WEIGHTED = {"importance": "importance", "matched": "importance and the square of the cap"}
 
 
 def _assumptions() -> list[str]:
@@ -232,5 +258,6 @@ def _assumptions() -> list[str]:
         "things by.",
         "A teacher depends on its own cohort and on the shared initialisation, and that "
         "initialisation on no cohort.",
+        "ChaCha20 under keys from HKDF-SHA256 cannot be told from true randomness.",
         "The software ran as published, on a machine that only the aggregator controls.",
     ]

@@ -20,11 +20,12 @@ from canal.errors import CanalError, ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release.card import render
 from canal.release.charges import covers
-from canal.release.manifest import CARD, MANIFEST, Manifest
+from canal.release.digits import short
+from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
 from canal.release.shard import TENSOR
-from canal.release.statement import Facts, short, state
+from canal.release.statement import Facts, state
 from canal.release.statistics import Statistics
 from canal.release.store import Release
 
@@ -75,7 +76,11 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     look("files", lambda: _files(release))
     look("shards", lambda: _shards(release))
     look("statement", lambda: _statement(release.manifest))
-    look("card", lambda: _card(release))
+    if release.manifest.software == SOFTWARE:
+        look("card", lambda: _card(release))
+    else:
+        made = f"made by {release.manifest.software}; compare it there, this is {SOFTWARE}"
+        found.append(Check("card", None, made))
     if release.manifest.ledger is None:
         found.append(Check("ledger", None, "nothing is charged for a research run"))
     elif ledger is None:

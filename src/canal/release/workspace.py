@@ -2,6 +2,8 @@
 
 ==================  =============================================================================
 `claim.json`        what the run is: plan, teachers, queries, by digest; it stays
+`plan.json`         every number that is fixed before a private tensor is read; it stays
+`mechanism.json`    every number that is fixed before the features are read; it stays
 `secret`            the key of all noise; destroyed when the release is finished
 `statistics.json`   caps and importance as published, once they were drawn
 `release/`          what will be published; moved to its place in one step, when it is complete
@@ -20,7 +22,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from canal.errors import ReleaseError
 from canal.files import fsync_folder, replace_file
@@ -108,6 +110,10 @@ class Workspace:
     def is_published(self) -> bool:
         """Whether the release is in its place; it is moved there whole."""
         return (self.out / MANIFEST).is_file()
+
+    def write_down(self, name: Literal["plan", "mechanism"], content: dict[str, Any]) -> None:
+        """Put numbers on record before the data that they are for is read."""
+        replace_file(self.private / f"{name}.json", _written(content))
 
     def secret(self) -> Secret:
         """The secret of this release: the one that is kept, or a new one."""
