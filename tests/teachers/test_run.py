@@ -177,7 +177,7 @@ def test_volumes(tmp_path, make_arrays):
 def test_a_finished_run_is_not_made_again(init, tmp_path, make_arrays, monkeypatch):
     arrays = make_arrays()
     made = train(tmp_path / "teacher", init, arrays, SHORT)
-    monkeypatch.setattr("canal.teachers.run.fit", None)
+    monkeypatch.setattr("canal.teachers.folder.fit", None)
     assert train(tmp_path / "teacher", init, arrays, SHORT) == made
 
 

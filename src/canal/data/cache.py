@@ -44,12 +44,19 @@ class Arrays:
         images: uint8 `[N, C, *size]`.
         masks: uint8 `[N, 1, *size]`, zeros and ones.
         digest: of everything that determines the two.
+        unlabelled: ids whose mask is not known; it is all zeros then.
     """
 
     ids: tuple[str, ...]
     images: NDArray[np.uint8]
     masks: NDArray[np.uint8]
     digest: str
+    unlabelled: frozenset[str] = frozenset()
+
+    @property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Whether each row has a truth."""
+        return np.array([name not in self.unlabelled for name in self.ids], dtype=bool)
 
     def rows(self, ids: Sequence[str]) -> Arrays:
         """These cases only, in this order, as arrays in memory."""
@@ -62,7 +69,8 @@ class Arrays:
             )
         rows = [where[name] for name in ids]
         digest = hashlib.sha256(json.dumps([self.digest, list(ids)]).encode()).hexdigest()
-        return Arrays(tuple(ids), self.images[rows], self.masks[rows], digest)
+        unlabelled = self.unlabelled & frozenset(ids)
+        return Arrays(tuple(ids), self.images[rows], self.masks[rows], digest, unlabelled)
 
 
 def copy_rows(array: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
@@ -128,7 +136,8 @@ def load(
         _decode(cases, size, channels, place, progress)
     images = np.load(place / "images.npy", mmap_mode="r")
     masks = np.load(place / "masks.npy", mmap_mode="r")
-    return Arrays(tuple(case.id for case in cases), images, masks, digest)
+    unlabelled = frozenset(case.id for case in cases if not case.masks)
+    return Arrays(tuple(case.id for case in cases), images, masks, digest, unlabelled)
 
 
 def _content(case: Case) -> str:
@@ -155,7 +164,10 @@ def _decode(
     try:
 
         def decoded(case: Case) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-            return decode_image(case, size=size, channels=channels), decode_mask(case, size=size)
+            image = decode_image(case, size=size, channels=channels)
+            if not case.masks:
+                return image, np.zeros((1, *size), dtype=np.uint8)
+            return image, decode_mask(case, size=size)
 
         first = decode_image(cases[0], size=size, channels=channels)
         opened = [

@@ -30,12 +30,14 @@ class Batch:
         rows: of the arrays.
         orientations: how each image was flipped and turned; the same must be done to any target
             that belongs to it (`orient`).
+        step: that it belongs to.
     """
 
     images: Tensor
     masks: Tensor
     rows: NDArray[np.int64]
     orientations: NDArray[np.int64]
+    step: int = 0
 
 
 class Batches:
@@ -74,7 +76,7 @@ class Batches:
             orientations = rng.integers(orientation_count(images.shape[2:]), size=len(rows))
             images = _vary_intensity(orient(images, orientations), rng)
             masks = orient(masks, orientations)
-        return Batch(images, masks, rows, orientations)
+        return Batch(images, masks, rows, orientations, step)
 
     def _rows(self, step: int) -> NDArray[np.int64]:
         """Rows `step·B … (step+1)·B` of an endless run of shuffled passes."""

@@ -1,34 +1,23 @@
-"""A run folder: resolved settings, log, metrics and checkpoint.
+"""What a site runs: the shared initialisation, and a teacher made from it.
 
-`initialise` makes the weights that all teachers start from: random from a public seed, or trained
-on the recipient's own, non-private images. `train` makes a teacher from them.
+`initialise` makes the weights that all teachers start from, random from a public seed or trained on
+the recipient's own, non-private images; `train` makes a teacher of them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from canal.errors import CheckpointError
-from canal.files import replace_file
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
-from canal.teachers.batches import Batches
-from canal.teachers.training import STATE, Progress, TrainingSettings, fit
+from canal.teachers.folder import Report, RunFolder, provenance
+from canal.teachers.training import TrainingSettings
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from canal.data.cache import Arrays
-
-SETTINGS = "settings.json"
-LOG = "log.txt"
-Report = Callable[[Progress], None]
 
 
 def initialise(
@@ -57,13 +46,14 @@ def initialise(
     settings = TrainingSettings() if settings is None else settings
     origin = {"seed": seed, "size": list(size), "architecture": architecture.to_json()}
     if arrays is not None:
-        _check_fit(architecture, size, arrays, "the initialisation")
-        origin |= _how(arrays, settings)
-    _claim(folder, origin)
-    if is_finished(folder):
+        check_fit(architecture, size, arrays, "the initialisation")
+        origin |= provenance(arrays, settings)
+    run = RunFolder(folder)
+    run.claim(origin)
+    if run.is_finished:
         return checkpoint.describe(folder)
     if arrays is not None:
-        _train(folder, network, arrays, settings, report)
+        run.train(network, arrays, settings, report)
     description = Checkpoint(
         architecture=architecture.to_json(),
         initialisation=weights_digest(network),
@@ -71,7 +61,7 @@ def initialise(
         size=size,
         notes={"role": "initialisation", "seed": seed, "trained": arrays is not None},
     )
-    _finish(folder, network, description)
+    run.finish(network, description)
     return description
 
 
@@ -96,15 +86,16 @@ def train(
     """
     network, start = checkpoint.load(init)
     architecture = UNetArchitecture.from_json(start.architecture)
-    _check_fit(architecture, start.size, arrays, str(init))
+    check_fit(architecture, start.size, arrays, str(init))
     if start.initialisation != weights_digest(network):
         raise CheckpointError(
             f"{init} is itself trained from another initialisation; give the initialisation"
         )
-    _claim(folder, {"init": start.initialisation, **_how(arrays, settings)})
-    if is_finished(folder):
+    run = RunFolder(folder)
+    run.claim({"init": start.initialisation, **provenance(arrays, settings)})
+    if run.is_finished:
         return checkpoint.describe(folder)
-    _train(folder, network, arrays, settings, report)
+    run.train(network, arrays, settings, report)
     description = Checkpoint(
         architecture=start.architecture,
         tap=start.tap,
@@ -113,13 +104,14 @@ def train(
         size=start.size,
         notes={"role": "teacher", "site": name, "images": len(arrays.ids)},
     )
-    _finish(folder, network, description)
+    run.finish(network, description)
     return description
 
 
-def _check_fit(
+def check_fit(
     architecture: UNetArchitecture, size: tuple[int, ...], arrays: Arrays, what: str
 ) -> None:
+    """Refuse images that a network is not made for."""
     if size != arrays.images.shape[2:]:
         raise CheckpointError(
             f"{what} is for images of size {size}, the data have {arrays.images.shape[2:]}; "
@@ -130,62 +122,3 @@ def _check_fit(
             f"{what} is for images of {architecture.in_channels} channels, the data have "
             f"{arrays.images.shape[1]}; give the same --channels"
         )
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run has come to its end; asking for it again then does nothing."""
-    return (folder / checkpoint.DESCRIPTION).is_file()
-
-
-def _how(arrays: Arrays, settings: TrainingSettings) -> dict[str, Any]:
-    return {"training": asdict(settings), "data": arrays.digest}
-
-
-def _claim(folder: Path, resolved: dict[str, Any]) -> None:
-    """Write down what this folder is for, or see that it is for the same."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / SETTINGS
-    content = (json.dumps(resolved, indent=1) + "\n").encode()
-    if path.is_file() and path.read_bytes() != content:
-        raise CheckpointError(
-            f"{folder} holds a run with other settings or data; give another folder, or remove it"
-        )
-    replace_file(path, content)
-
-
-def _train(
-    folder: Path,
-    network: nn.Module,
-    arrays: Arrays,
-    settings: TrainingSettings,
-    report: Report,
-) -> None:
-    batches = Batches(
-        arrays, batch_size=settings.batch_size, augment=settings.augment, seed=settings.seed
-    )
-    log = _logger(folder / LOG)
-    log(f"training on {len(arrays.ids)} images for {settings.steps} steps")
-
-    def told(progress: Progress) -> None:
-        log(
-            f"step {progress.step} of {progress.steps}: loss {progress.loss:.4f}, "
-            f"Dice {progress.dice:.4f}, {progress.seconds_left:.0f} s left"
-        )
-        report(progress)
-
-    fit(network, batches, settings, folder, report=told)
-    log("done")
-
-
-def _logger(path: Path) -> Callable[[str], None]:
-    def write(line: str) -> None:
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        with path.open("a") as file:
-            file.write(f"{at} {line}\n")
-
-    return write
-
-
-def _finish(folder: Path, network: nn.Module, description: Checkpoint) -> None:
-    checkpoint.save(folder, network, description)
-    (folder / STATE).unlink(missing_ok=True)

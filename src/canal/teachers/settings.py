@@ -73,12 +73,34 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
+class DistillSettings:
+    """How a student listens to a release. All knobs are free; the paper turns none of the last."""
+
+    feature_weight: float = _setting(0.1, "Weight of the feature loss beside the supervised one.")
+    schedule: Literal["constant", "decay"] = _setting(
+        "constant", "Of the feature weight over training."
+    )
+    channel_weight: Literal["equal", "precision"] = _setting(
+        "equal", "precision: by 1/(sigma² + signal) of each channel."
+    )
+    wiener: bool = _setting(False, "Shrink targets by what is known of signal and noise.")
+    frequencies: int = _setting(0, "Lowest spatial frequencies to keep along each axis; 0: all.")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.feature_weight < math.inf:
+            raise InvalidValueError(
+                f"feature_weight = {self.feature_weight!r} must be at least 0 and finite"
+            )
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that `canal.toml` may say."""
 
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    distill: DistillSettings = field(default_factory=DistillSettings)
 
     def to_toml(self) -> str:
         """The resolved settings, to be read again by `read_settings`."""
@@ -92,6 +114,7 @@ SECTIONS: dict[str, type] = {
     "data": DataSettings,
     "model": ModelSettings,
     "training": TrainingSettings,
+    "distill": DistillSettings,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from canal.data.case import DataSet
-from canal.data.readers import busi, cvc_clinicdb, datalist, isic2018, msd, pairs
+from canal.data.readers import busi, cvc_clinicdb, datalist, images, isic2018, msd, pairs
 from canal.data.readers.options import Options
 from canal.errors import DataError
 
@@ -18,19 +18,20 @@ from canal.errors import DataError
 READERS: tuple[ModuleType, ...] = (datalist, msd, isic2018, busi, cvc_clinicdb, pairs)
 
 
-def read(path: Path | str, *, normal: bool = True) -> DataSet:
+def read(path: Path | str, *, normal: bool = True, unlabelled: bool = False) -> DataSet:
     """List the cases of a folder as it was downloaded, or of a MONAI datalist.
 
     Args:
         path: the folder (or one folder that holds only it), or a `.json` datalist.
         normal: keep cases whose layout says that there is no lesion in them (BUSI's `normal`).
+        unlabelled: keep images without a mask, and take a folder that holds nothing but images.
     """
     root = Path(path)
     if not root.exists():
         raise DataError(f"{root} does not exist; give the folder of a data set")
-    options = Options(normal=normal)
+    options = Options(normal=normal, unlabelled=unlabelled)
     for candidate in _candidates(root):
-        for reader in READERS:
+        for reader in (*READERS, images) if unlabelled else READERS:
             if reader.recognises(candidate):
                 found: DataSet = reader.read(candidate, options)
                 return found

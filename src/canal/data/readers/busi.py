@@ -35,4 +35,5 @@ def read(root: Path, options: Options) -> DataSet:
         [path for path in files if _MASK.search(path.stem)],
         image_id=lambda path: path.stem,
         mask_id=lambda path: _MASK.sub("", path.stem),
+        unlabelled=options.unlabelled,
     )

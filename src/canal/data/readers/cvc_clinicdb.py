@@ -22,7 +22,7 @@ def recognises(root: Path) -> bool:
     return _folders(root) is not None
 
 
-def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
+def read(root: Path, options: Options) -> DataSet:
     """List every frame, grouped by video sequence."""
     folders = _folders(root)
     assert folders is not None  # noqa: S101  # recognises() came first
@@ -37,6 +37,7 @@ def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
         image_id=lambda path: path.stem,
         mask_id=lambda path: path.stem,
         groups=groups,
+        unlabelled=options.unlabelled,
     )
     return data if groups else replace(data, problems=(*data.problems, _NO_SEQUENCES))
 

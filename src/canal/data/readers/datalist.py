@@ -21,7 +21,7 @@ def recognises(root: Path) -> bool:
     return root.is_file() and root.suffix == ".json"
 
 
-def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
+def read(root: Path, options: Options) -> DataSet:
     """List every entry that has a label; paths are relative to the file."""
     try:
         listed = json.loads(root.read_text())
@@ -33,7 +33,8 @@ def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
         ) from error
     cases, problems, seen = [], [], set[str]()
     for number, (listing, entry) in enumerate(entries):
-        if not isinstance(entry, dict) or "image" not in entry or "label" not in entry:
+        needed = {"image"} if options.unlabelled else {"image", "label"}
+        if not isinstance(entry, dict) or not needed <= entry.keys():
             if listing != "test":  # whose truth a challenge keeps to itself
                 problems.append(
                     Problem(
@@ -43,7 +44,8 @@ def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
                     )
                 )
             continue
-        images, masks = _paths(root.parent, entry["image"]), _paths(root.parent, entry["label"])
+        images = _paths(root.parent, entry["image"])
+        masks = _paths(root.parent, entry["label"]) if "label" in entry else ()
         missing = [path for path in (*images, *masks) if not path.is_file()]
         problems += [
             Problem(str(path), "is listed but not there", "mend the path") for path in missing

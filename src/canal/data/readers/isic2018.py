@@ -16,7 +16,7 @@ def recognises(root: Path) -> bool:
     return bool(_folders(root, "_Input")) and bool(_folders(root, "_GroundTruth"))
 
 
-def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
+def read(root: Path, options: Options) -> DataSet:
     """List every lesion; training, validation and test folders alike."""
     inputs, truths = _folders(root, "_Input"), _folders(root, "_GroundTruth")
     return pair_up(
@@ -26,6 +26,7 @@ def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
         [path for folder in truths for path in images_in(folder)],
         image_id=lambda path: path.stem,
         mask_id=lambda path: path.stem.removesuffix("_segmentation"),
+        unlabelled=options.unlabelled,
     )
 
 

@@ -95,8 +95,12 @@ def pair_up(
     mask_id: Callable[[Path], str],
     groups: dict[str, str] | None = None,
     site: Callable[[str], str] = lambda _: "",
+    unlabelled: bool = False,
 ) -> DataSet:
-    """Match images with masks by id; whatever is left over on either side is a problem."""
+    """Match images with masks by id; whatever is left over on either side is a problem.
+
+    Unless it is an image without a mask, and those are wanted.
+    """
     groups = groups or {}
     by_id: dict[str, list[Path]] = {}
     for path in masks:
@@ -110,12 +114,14 @@ def pair_up(
             problems.append(Problem(where, f"has the same id as {twin}", "remove one of the two"))
             continue
         seen[name] = path
-        if name not in by_id:
+        if name not in by_id and not unlabelled:
             problems.append(
                 Problem(where, "has no mask", "add the mask, or take the image out of the folder")
             )
             continue
-        cases.append(Case(name, (path,), tuple(by_id[name]), groups.get(name, name), site(name)))
+        cases.append(
+            Case(name, (path,), tuple(by_id.get(name, ())), groups.get(name, name), site(name))
+        )
     problems += ungrouped(cases, groups, {site(name) for name in groups})
     for name in by_id.keys() - seen.keys():
         problems += [

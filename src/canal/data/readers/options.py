@@ -11,6 +11,8 @@ class Options:
 
     Args:
         normal: keep cases that are known to show no lesion.
+        unlabelled: keep images without a mask, for which others are a problem.
     """
 
     normal: bool = True
+    unlabelled: bool = False

@@ -22,7 +22,7 @@ def recognises(root: Path) -> bool:
     return bool(_places(root))
 
 
-def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
+def read(root: Path, options: Options) -> DataSet:
     """List every image; with several hospitals, each id starts with its folder."""
     places = _places(root)
     several = len(places) > 1
@@ -62,6 +62,7 @@ def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
         mask_id=mask_name,
         groups=groups,
         site=lambda case: case.split("/")[0] if several else "",
+        unlabelled=options.unlabelled,
     )
 
 

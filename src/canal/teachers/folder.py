@@ -1,0 +1,93 @@
+"""A run folder: what a training is for, its log, metrics and state, and in the end a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from canal.errors import CheckpointError
+from canal.files import replace_file
+from canal.models import checkpoint
+from canal.models.checkpoint import Checkpoint
+from canal.teachers.batches import Batches
+from canal.teachers.training import STATE, Objective, Progress, TrainingSettings, fit, supervised
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from canal.data.cache import Arrays
+
+SETTINGS = "settings.json"
+LOG = "log.txt"
+Report = Callable[[Progress], None]
+
+
+class RunFolder:
+    """Where one network is trained; asked for again, a run goes on or is found finished.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def claim(self, resolved: dict[str, Any]) -> None:
+        """Write down what this folder is for, or see that it is for the same."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        path = self.path / SETTINGS
+        content = (json.dumps(resolved, indent=1) + "\n").encode()
+        if path.is_file() and path.read_bytes() != content:
+            raise CheckpointError(
+                f"{self.path} holds a run with other settings or data; give another folder, or "
+                "remove it"
+            )
+        replace_file(path, content)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end; asking for it again then does nothing."""
+        return (self.path / checkpoint.DESCRIPTION).is_file()
+
+    def train(
+        self,
+        network: nn.Module,
+        arrays: Arrays,
+        settings: TrainingSettings,
+        report: Report,
+        objective: Objective = supervised,
+    ) -> None:
+        """Train a network on all images, with a log."""
+        batches = Batches(
+            arrays, batch_size=settings.batch_size, augment=settings.augment, seed=settings.seed
+        )
+        self._log(f"training on {len(arrays.ids)} images for {settings.steps} steps")
+
+        def told(progress: Progress) -> None:
+            self._log(
+                f"step {progress.step} of {progress.steps}: loss {progress.loss:.4f}, "
+                f"Dice {progress.dice:.4f}, {progress.seconds_left:.0f} s left"
+            )
+            report(progress)
+
+        fit(network, batches, settings, self.path, objective=objective, report=told)
+        self._log("done")
+
+    def finish(self, network: nn.Module, description: Checkpoint) -> None:
+        """Keep the network; the state to resume from is not needed any more."""
+        checkpoint.save(self.path, network, description)
+        (self.path / STATE).unlink(missing_ok=True)
+
+    def _log(self, line: str) -> None:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        with (self.path / LOG).open("a") as file:
+            file.write(f"{at} {line}\n")
+
+
+def provenance(arrays: Arrays, settings: TrainingSettings) -> dict[str, Any]:
+    """What determines a training, beside the weights that it starts from."""
+    return {"training": asdict(settings), "data": arrays.digest}
