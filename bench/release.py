@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -44,7 +45,12 @@ def _ensemble(networks: list[nn.Module], layer: str) -> Ensemble:
         Teacher(f"site-{number}", Tap(network, layer), weights_digest(network))
         for number, network in enumerate(networks)
     ]
-    return Ensemble(tuple(teachers), "", Tap(networks[0], layer))
+    shared = copy.deepcopy(networks[0])
+    with torch.no_grad():
+        next(shared.parameters()).add_(0.01)
+    return Ensemble(
+        tuple(teachers), weights_digest(shared), Tap(shared, layer), trained_initialisation=False
+    )
 
 
 def _plan(ensemble: Ensemble, queries: Queries) -> Plan:

@@ -4,12 +4,13 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from canal.data import cache
-from canal.data.cache import count_channels, default_folder, load
+from canal.data.cache import copy_rows, count_channels, default_folder, load
 from canal.data.case import Case
 from canal.data.decode import decode_image, decode_mask
 from canal.errors import DataError
@@ -179,6 +180,43 @@ def test_rows_by_id(cases, place):
     assert np.array_equal(some.images, arrays.images[[2, 0]])
     assert np.array_equal(some.masks, arrays.masks[[2, 0]])
     assert len({arrays.digest, some.digest, arrays.rows(["a", "c"]).digest}) == 3
+
+
+def test_copied_rows_are_their_own(cases, place):
+    """Of a mapped file and of an array in memory alike; the file can be read on afterwards."""
+    mapped = load(cases, size=(16, 12), folder=place).images
+    whole = np.array(mapped)
+    for array in (mapped, whole):
+        rows = copy_rows(array, 1, 3)
+        np.testing.assert_array_equal(rows, whole[1:3])
+        assert type(rows) is np.ndarray
+        assert rows.flags.owndata
+        rows[:] = 0
+        np.testing.assert_array_equal(array, whole)
+    assert whole.any()
+    assert copy_rows(mapped, 2, 99).shape == (1, 3, 16, 12)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux to look inside")
+def test_copied_rows_leave_nothing_of_the_file_in_memory(tmp_path):
+    """A data set larger than memory can be read from end to end."""
+    np.save(tmp_path / "big.npy", np.ones((64, 1 << 16), dtype=np.uint8))
+
+    def resident():
+        return sum(
+            int(line.split()[1])
+            for part in Path("/proc/self/smaps").read_text().split("VmFlags")
+            if str(tmp_path) in part
+            for line in part.splitlines()
+            if line.startswith("Rss:")
+        )
+
+    big = np.load(tmp_path / "big.npy", mmap_mode="r")
+    assert big.sum() == big.size
+    assert resident() > 3000  # kilobytes: the control, all of it is there
+    for start in range(0, 64, 8):
+        assert copy_rows(big, start, start + 8).sum() == 8 << 16
+        assert resident() < 100
 
 
 def test_rows_that_are_not_there(cases, place):

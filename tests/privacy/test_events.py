@@ -108,6 +108,29 @@ def test_unknown_is_never_zero():
         GaussianEvent("caps", (1.0,), {"pixel": Exposure(1.0)})
 
 
+def test_what_is_published_in_the_clear_has_no_price_for_those_who_cannot_move_it():
+    """And an infinite one for whoever can, however little; in every conversion."""
+    exposures = {"patient": Exposure(0.0), "image": Exposure(1e-300)}
+    clear = Guarantee((GaussianEvent("caps", (0.0,), exposures),))
+    assert clear.rho("patient") == clear.epsilon(1e-5, "patient") == 0
+    assert clear.rho("image") == clear.mu("image") == math.inf
+    assert clear.epsilon(1e-5, "image") == clear.epsilon(0.5, "image", "paper") == math.inf
+
+
+def test_one_block_in_the_clear_spoils_the_whole_release():
+    people = Participants(3, 40)
+    noisy = GaussianEvent("features", (5.0, 7.0), people.features(2.0))
+    clear = GaussianEvent("caps", (0.0,), people.read_in_the_clear(1.0))
+    both = Guarantee((clear, noisy))
+    assert both.epsilon(1e-5, "image") == math.inf
+    assert Guarantee((noisy,)).epsilon(1e-5, "image") < math.inf
+    for unit in ("patient", "paper"):
+        assert both.rho(unit) == Guarantee((noisy,)).rho(unit)
+    some = GaussianEvent("f", (1.0, 0.0), {"image": Exposure((1.0, 1.0))})
+    assert some.rho("image") == math.inf
+    assert GaussianEvent("f", (1.0, 0.0), {"image": Exposure((1.0, 0.0))}).rho("image") == 0.5
+
+
 @pytest.mark.parametrize("sigma", [(), (-1.0,), (math.nan,), (1.0, -0.5)])
 def test_sigma_is_never_negative(sigma):
     with pytest.raises(InvalidValueError, match="sigma"):

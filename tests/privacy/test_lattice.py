@@ -16,7 +16,7 @@ from scipy import stats
 from canal.errors import InvalidValueError, LatticeOverflowError
 from canal.privacy import Lattice, Secret, Stream, rounded_gaussian, ziggurat
 from canal.privacy import lattice as lattice_module
-from canal.privacy.lattice import STORAGES
+from canal.privacy.lattice import FINEST_STEP, STORAGES, coarsen, fitting_shift
 
 # False-alarm rate of each test below; the streams are fixed, so a pass stays a pass.
 ALPHA = 1e-7
@@ -213,6 +213,47 @@ def test_what_lies_beyond_the_storage_is_saturated_not_wrapped(monkeypatch):
         np.zeros(2, dtype=int), 3000.0, stream("unused"), bound=0.0, storage="int16"
     )
     assert noisy.tolist() == [32767, -32767]
+
+
+@given(st.floats(1, 1e6), st.lists(st.floats(0, 1e9), min_size=1, max_size=4))
+def test_the_finest_lattice_fits_and_a_finer_one_would_not(bound, sigma):
+    lattice = Lattice.finest(bound, sigma)
+    needed = bound + 10 * max(sigma)
+    assert needed / lattice.step <= 2**31 - 1
+    assert lattice.step == FINEST_STEP or needed / (lattice.step / 2) > 2**31 - 1
+    assert math.frexp(lattice.step)[0] == 0.5
+    if min(sigma) > 0:
+        lattice.check(bound, sigma, "int32")
+
+
+@given(st.lists(st.floats(1, 2**40), min_size=1, max_size=6), st.sampled_from(list(STORAGES)))
+def test_a_shift_is_as_small_as_fits(magnitudes, storage):
+    shift = fitting_shift(magnitudes, storage)
+    limit = STORAGES[storage]
+    for magnitude, halvings in zip(magnitudes, shift.tolist(), strict=True):
+        assert magnitude / 2**halvings <= limit
+        assert halvings == 0 or magnitude / 2 ** (halvings - 1) > limit
+
+
+@given(hnp.arrays(np.int64, 20, elements=st.integers(-(2**31), 2**31)), st.integers(0, 20))
+def test_coarsening_is_wrong_by_half_a_unit_at_most_and_never_wraps(noisy, shift):
+    stored = coarsen(noisy, shift)
+    assert stored.dtype == np.int16
+    for exact, kept in zip(noisy.tolist(), stored.tolist(), strict=True):
+        if abs(exact) <= 32767 << shift:
+            assert 2 * abs((kept << shift) - exact) <= 1 << shift
+        else:  # saturated, on the right side
+            assert abs(kept) == 32767
+            assert kept * exact > 0
+
+
+def test_coarsening_takes_a_shift_for_every_channel():
+    noisy = np.array([[1000, -1000], [1000, -1000]])
+    assert coarsen(noisy, [[0], [3]]).tolist() == [[1000, -1000], [125, -125]]
+    assert coarsen(noisy * 10**6, [[0], [3]], "int32").tolist() == [
+        [10**9, -(10**9)],
+        [125 * 10**6, -125 * 10**6],
+    ]
 
 
 @pytest.mark.parametrize("step", [0.0, -1.0, 0.3, math.nan, math.inf])

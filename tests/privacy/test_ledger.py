@@ -114,10 +114,47 @@ def test_finite_precision_is_charged_across_releases(ledger):
 
 def test_another_secret_is_another_release(ledger):
     """With a fresh secret the noise is fresh: the same plan must be paid for again."""
-    keys = [f"plan/{Secret.seeded(seed).fingerprint}" for seed in (1, 1, 2)]
+    keys = [Secret.seeded(seed).key(b"ledger", b"plan").hex() for seed in (1, 1, 2)]
     told = [ledger.reserve(key, [Charge("north", "patient", 0.1)]) for key in keys]
     assert told == ["new", "reserved", "new"]
     assert ledger.balance("north", "patient").spent == 0.2
+
+
+def test_a_cost_without_a_budget_counts_against_one_that_is_set_later(ledger):
+    unasked = Charge("north", "paper", 0.5, needs_budget=False)
+    ledger.reserve("a", [Charge("north", "patient", 0.1), unasked])
+    ledger.set_budget("north", "paper", epsilon=8.0, delta=1e-5)
+    assert ledger.balance("north", "paper").spent == 0.5
+    with pytest.raises(BudgetExceededError):  # and a budget binds, needed or not
+        ledger.reserve("b", [Charge("north", "paper", 5.0, needs_budget=False)])
+    with pytest.raises(LedgerError, match="has no paper budget"):
+        ledger.reserve("c", [Charge("south", "paper", 0.1)])
+
+
+def test_several_cohorts_get_a_budget_together_or_not_at_all(ledger):
+    before = len(ledger.rows())
+    ledger.set_budget(["east", "west"], "paper", epsilon=2.0, delta=1e-6, conversion="paper")
+    assert len(ledger.rows()) == before + 2
+    for name in ("east", "west"):
+        balance = ledger.balance(name, "paper")
+        assert balance.remaining == rho_from_epsilon(2.0, 1e-6, "paper")
+        assert (balance.epsilon_budget, balance.delta) == (2.0, 1e-6)
+        assert balance.conversion == "paper"
+    with pytest.raises(InvalidValueError, match="readable"):
+        ledger.set_budget(["north", ""], "patient", epsilon=99.0, delta=1e-5)
+    assert len(ledger.rows()) == before + 2
+    assert ledger.balance("north", "patient").epsilon_budget == 8.0
+
+
+def test_a_commit_keeps_the_digest_of_what_was_published(ledger):
+    """Once: whoever commits again with other words changes nothing."""
+    charges = [Charge("north", "patient", 0.5), Charge("queries", "image", 0.01)]
+    ledger.reserve("a", charges, note="release 1")
+    ledger.commit("a", note="digest of a manifest")
+    ledger.commit("a", note="digest of a forgery")
+    notes = [(row.action, row.note) for row in ledger.rows() if row.key == "a"]
+    assert notes == [("reserve", "release 1")] * 2 + [("commit", "digest of a manifest")] * 2
+    ledger.verify()
 
 
 def test_a_budget_of_zero_freezes_a_cohort(ledger):

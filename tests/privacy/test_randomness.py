@@ -80,13 +80,6 @@ def test_a_secret_is_kept_for_its_owner_only(tmp_path):
     assert sorted(child.name for child in tmp_path.iterdir()) == ["other", "secret"]
 
 
-def test_a_fingerprint_names_a_secret_and_nothing_else():
-    """It goes into the ledger's key: a new secret makes a new release, to be charged."""
-    one, two = Secret.seeded(1), Secret.seeded(2)
-    assert one.fingerprint == Secret.seeded(1).fingerprint != two.fingerprint
-    assert bytes.fromhex(one.fingerprint) not in (one.value, one.key(), one.key(b"canal noise"))
-
-
 def test_killed_while_destroying_leaves_nothing_usable(tmp_path):
     path = tmp_path / "secret"
     path.write_bytes(bytes(32))  # overwritten, not yet unlinked

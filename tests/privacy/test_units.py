@@ -26,6 +26,15 @@ def test_statistics_follow_the_design():
     assert all(e.sensitivity >= 0 for e in got.values())
 
 
+def test_what_public_weights_read_in_the_clear_is_moved_by_images_alone():
+    people = Participants(teachers=3, queries=1000, images_per_person=4)
+    got = people.read_in_the_clear(bound=5.0)
+    assert set(got) == set(UNITS)
+    assert got["patient"].sensitivity == got["paper"].sensitivity == 0
+    assert got["image"] == people.statistic(bound=5.0)["image"]
+    assert got["image"].sensitivity == pytest.approx(4 * math.sqrt(2) * 5 / 1000)
+
+
 def test_a_patients_part_does_not_depend_on_how_many_images_show_a_person():
     one, many = (Participants(3, 1000, m).features(2.0)["patient"] for m in (1, 50))
     assert one == many

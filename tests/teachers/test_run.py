@@ -58,7 +58,12 @@ def test_a_teacher_names_the_initialisation_it_started_from(init, tmp_path, make
         assert about == made
         assert about.initialisation == start.initialisation != weights_digest(network)
         assert (about.data, about.size, about.tap) == (arrays.digest, SIZE, start.tap)
-        assert about.notes == {"role": "teacher", "site": name, "images": 6}
+        assert about.notes == {
+            "role": "teacher",
+            "site": name,
+            "images": 6,
+            "trained_initialisation": start.notes["trained"],
+        }
         assert names(tmp_path / name) >= RUN
         assert "state.safetensors" not in names(tmp_path / name)
         assert not [found for found in names(tmp_path / name) if found.endswith(".part")]

@@ -101,7 +101,9 @@ def verify(
 @ledger_app.command()
 def budget(
     path: _Path,
-    cohort: Annotated[str, typer.Option(help="Whose budget: a site's cohort, or the queries.")],
+    cohort: Annotated[
+        list[str], typer.Option(help="Whose budget: a site's cohort, or the queries; or several.")
+    ],
     epsilon: Annotated[float, typer.Option(help="What it may spend in all.")],
     delta: Annotated[float, typer.Option(help="Delta of the same.")] = 1e-5,
     unit: Annotated[Unit, typer.Option(help="Unit of privacy.")] = "patient",
@@ -112,8 +114,9 @@ def budget(
 
     ledger = Ledger(path)
     ledger.set_budget(cohort, unit, epsilon=epsilon, delta=delta, conversion=conversion)
-    left = ledger.balance(cohort, unit)
-    typer.echo(
-        f"cohort {cohort}, unit {unit}: epsilon {epsilon:g} at delta {delta:g} "
-        f"(rho {left.budget:.4g}, {left.remaining:.4g} left)"
-    )
+    for name in cohort:
+        left = ledger.balance(name, unit)
+        typer.echo(
+            f"cohort {name}, unit {unit}: epsilon {epsilon:g} at delta {delta:g} "
+            f"(rho {left.budget:.4g}, {left.remaining:.4g} left)"
+        )

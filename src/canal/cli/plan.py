@@ -42,6 +42,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say what a release will cost and carry, before any data is touched."""
+    from canal.privacy.budget import BudgetSplit
     from canal.privacy.units import Participants
     from canal.release.forecast import forecast
     from canal.release.importance_file import read_importance
@@ -53,17 +54,15 @@ def plan(
         delta=delta,
         participants=Participants(teachers, queries, images_per_person),
         channels=channels,
-        released=max(1, channels // 10) if released is None else released,
+        released=released,
         grid=(height, width),
-        **options.given(
-            budget_split,
-            unit=unit,
-            conversion=conversion,
-            nonnegative=nonnegative,
-            caps_source=caps_source,
-            importance_source=importance_source,
-            caps_bound=caps_bound,
-        ),
+        unit=unit,
+        conversion=conversion,
+        nonnegative=nonnegative,
+        caps_source=caps_source,
+        importance_source=importance_source,
+        split=BudgetSplit(*budget_split),
+        caps_bound=caps_bound,
     )
     scores = None if importance is None else read_importance(importance)
     seen = forecast(wanted, scores, iterations=iterations, batch_size=batch_size)

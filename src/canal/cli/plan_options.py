@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from canal.privacy.budget import BudgetSplit, Source
+from canal.privacy.budget import Source
 from canal.privacy.gaussian import Conversion
 from canal.privacy.units import Unit
 
@@ -41,9 +41,3 @@ CapsBound = Annotated[
     float | None, _option("B: bound on the norm of one image's channel norms; sqrt(C*H*W).")
 ]
 SHARES = (0.10, 0.05, 0.85)
-
-
-def given(shares: tuple[float, float, float], **choices: Any) -> dict[str, Any]:
-    """The arguments of `Plan` that were given; the preset has the others."""
-    chosen = {name: value for name, value in choices.items() if value is not None}
-    return chosen | {"split": BudgetSplit(*shares)}

@@ -34,7 +34,9 @@ def create(
     ] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(help=f"To charge; {LEDGER} beside the release, started if it is not there."),
+        typer.Option(
+            help=f"To charge; {LEDGER} in this folder, or CANAL_LEDGER.", envvar="CANAL_LEDGER"
+        ),
     ] = None,
     epsilon: options.Epsilon = 8,
     delta: options.Delta = 1e-5,
@@ -75,40 +77,42 @@ def create(
 ) -> None:
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
     from canal.cli.progress import counting
+    from canal.errors import ReleaseError
+    from canal.privacy.budget import BudgetSplit
     from canal.privacy.units import Participants
     from canal.release.aggregator import Options, create, passes
     from canal.release.ensemble import load_ensemble
     from canal.release.plan import Plan
+    from canal.release.workspace import Workspace
 
     ensemble, common = load_ensemble(teacher, init)
+    if split is not None and part in ensemble.cohorts:
+        raise ReleaseError(f"part {part!r} taught one of the teachers; ask about other images")
     asked = _queries(queries, split, part, common.size, common.architecture["in_channels"])
     channels, grid = ensemble.shape(asked.arrays.images.shape[1], common.size)
-    people = Participants(
-        len(teacher), len(asked.ids), images_per_person or asked.images_per_person
-    )
+    most = asked.images_per_person if images_per_person is None else images_per_person
     plan = Plan.preset(
         preset,
         epsilon=epsilon,
         delta=delta,
-        participants=people,
+        participants=Participants(len(teacher), len(asked.ids), most),
         channels=channels,
-        released=max(1, channels // 10) if released is None else released,
+        released=released,
         grid=grid,
+        unit=unit,
+        conversion=conversion,
+        nonnegative=nonnegative,
+        caps_source=caps_source,
+        importance_source=importance_source,
+        weight=weight,
         allocation=allocation,
-        **options.given(
-            budget_split,
-            unit=unit,
-            conversion=conversion,
-            nonnegative=nonnegative,
-            caps_source=caps_source,
-            importance_source=importance_source,
-            caps_bound=caps_bound,
-            weight=weight,
-        ),
+        split=BudgetSplit(*budget_split),
+        caps_bound=caps_bound,
+        trained_initialisation=ensemble.trained_initialisation,
     )
     broken: list[tuple[str, str]] = []
     charged = seed is None and allocation != "none"
-    book = _ledger(ledger, out, plan, ensemble.cohorts) if charged else None
+    book = _ledger(ledger, plan, ensemble.cohorts) if charged else None
     with counting("releasing", passes(plan)) as progress:
         made = create(
             out,
@@ -133,7 +137,7 @@ def create(
         fate = "is to be handed out" if made.private else "protects nobody"
         typer.echo(
             f"{out} {fate}; `canal release show {out}` or {out / 'card.html'} says all. "
-            f"{Path(f'{out}.private')} stays with you."
+            f"{Workspace(out).private.name} beside it stays with you."
         )
 
 
@@ -141,7 +145,8 @@ def create(
 def verify(
     folder: _Folder,
     ledger: Annotated[
-        Path | None, typer.Option(help=f"That was charged; {LEDGER} beside the release.")
+        Path | None,
+        typer.Option(help=f"That was charged; {LEDGER} in this folder.", envvar="CANAL_LEDGER"),
     ] = None,
     as_json: _Json = False,
 ) -> None:
@@ -151,8 +156,8 @@ def verify(
     from canal.privacy.ledger import Ledger
     from canal.release.verification import verify as look
 
-    beside = folder.resolve().parent / LEDGER
-    where = ledger or (beside if beside.is_file() else None)
+    here = Path(LEDGER)
+    where = ledger or (here if here.is_file() else None)
     checks = look(folder, None if where is None else Ledger(where, must_exist=True))
     if as_json:
         print_json([asdict(check) for check in checks])
@@ -173,8 +178,10 @@ def verify(
 def show(folder: _Folder, as_json: _Json = False) -> None:
     """Show the card of a release."""
     from canal.release.store import Release
+    from canal.release.verification import check_statement
 
     release = Release.open(folder)
+    check_statement(release.manifest)
     if as_json:
         print_json(summary(release) | {"statement": release.statement})
     else:
@@ -197,21 +204,18 @@ def _queries(
     return Queries.of(arrays, {case.id: case.group for case in cases})
 
 
-def _ledger(path: Path | None, out: Path, plan: Plan, cohorts: tuple[str, ...]) -> Ledger:
-    """The ledger that was named; or the one beside the release, started where there is none."""
+def _ledger(path: Path | None, plan: Plan, cohorts: tuple[str, ...]) -> Ledger:
+    """The ledger to charge; where there is none, the line that starts one."""
+    from canal.errors import LedgerError
     from canal.privacy.ledger import Ledger
-    from canal.release.charges import start_ledger
+    from canal.release.charges import payers
 
-    if path is not None:
-        return Ledger(path, must_exist=True)
-    beside = out.resolve().parent / LEDGER
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(beside)
-    if start_ledger(ledger, plan, cohorts):
-        typer.echo(
-            f"Started {beside.name} with a budget of epsilon {plan.epsilon:g}, unit {plan.unit}, "
-            f"for {', '.join(cohorts)}: what this release needs. Other budgets are set with "
-            "`canal ledger budget`.",
-            err=True,
+    where = Path(LEDGER) if path is None else path
+    if not where.is_file():
+        names = " ".join(f"--cohort {cohort}" for cohort, _ in payers(plan, cohorts))
+        raise LedgerError(
+            f"there is no ledger at {where} to charge; whoever answers for these patients starts "
+            f"it with `canal ledger budget {where} {names} --unit {plan.unit} --epsilon E "
+            f"--delta {plan.delta:g}`"
         )
-    return ledger
+    return Ledger(where, must_exist=True)

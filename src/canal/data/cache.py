@@ -133,7 +133,13 @@ def load(
     digest = hashlib.sha256(recipe.encode()).hexdigest()
     place = folder / digest[:32]
     if not place.is_dir():
-        _decode(cases, size, channels, place, progress)
+        try:
+            _decode(cases, size, channels, place, progress)
+        except OSError as error:
+            raise DataError(
+                f"cannot keep decoded images in {folder}: {error.strerror or error}; mend that, or "
+                "name another folder in CANAL_CACHE"
+            ) from error
     images = np.load(place / "images.npy", mmap_mode="r")
     masks = np.load(place / "masks.npy", mmap_mode="r")
     unlabelled = frozenset(case.id for case in cases if not case.masks)

@@ -86,6 +86,12 @@ class Tap:
         Returns:
             `[B, channels]`.
         """
+        return self.features_and_energy(images, masks, loss)[1]
+
+    def features_and_energy(
+        self, images: Tensor, masks: Tensor, loss: Loss = task_loss
+    ) -> tuple[Tensor, Tensor]:
+        """Features `[B, channels, *]` and gradient energy `[B, channels]` from one pass."""
         import torch
 
         leaves: list[Tensor] = []
@@ -118,7 +124,7 @@ class Tap:
                 raise InvalidValueError(
                     f"the loss does not depend on layer {self.layer!r}; name another layer"
                 )
-        return gradient.square().flatten(2).mean(2)
+        return leaves[0].detach(), gradient.square().flatten(2).mean(2)
 
     @contextmanager
     def _watching(self, hook: Callable[..., Any]) -> Iterator[None]:

@@ -88,10 +88,13 @@ class Chain:
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
-        if create and (not path.exists() or path.stat().st_size == 0):
-            with self._connection() as connection, _transaction(connection):
-                for statement in _TABLES.values():
-                    connection.execute(statement)
+        if create:
+            # SQLite is asked, not the file: it may have to take back a start that was cut off.
+            with self._connection() as connection:
+                if not connection.execute("SELECT 1 FROM sqlite_master").fetchall():
+                    with _transaction(connection):
+                        for statement in _TABLES.values():
+                            connection.execute(statement)
         elif not path.is_file():
             raise LedgerError(f"there is no ledger at {path}; `canal ledger budget` starts one")
 
@@ -166,7 +169,8 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # where the disk is full, SQLite has rolled back already
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 

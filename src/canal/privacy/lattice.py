@@ -71,7 +71,7 @@ class Lattice:
         >>> Lattice.finest(3.0, 2.5), Lattice.finest(3.0, 1e6)
         (Lattice(step=1.52587890625e-05), Lattice(step=0.0078125))
         """
-        needed = bound + TAIL_SIGMAS * float(np.max(sigma))
+        needed = (bound + TAIL_SIGMAS * float(np.max(sigma))) * (1 + 2.0**-40)
         return cls(max(FINEST_STEP, 2.0 ** math.ceil(math.log2(needed / STORAGES["int32"]))))
 
     def truncate(self, values: ArrayLike) -> Integers:

@@ -1,7 +1,7 @@
 r"""The ledger: what each cohort may spend, what it spent, and proof that nobody edited it.
 
 Reserve, then commit. The charge is written and on disk *before* anything is published, under the
-digest of all that determines the release, the fingerprint of its secret included. A run that dies
+digest of all that determines the release, its secret included. A run that dies
 after it has paid: the same release asked for again finds its reservation and pays nothing more. A
 reservation counts as spent for ever, since nobody can prove that its noise was never seen.
 """
@@ -40,12 +40,15 @@ class Charge:
         rho: zCDP cost, above 0.
         draws: noise values that one unit takes part in (`Guarantee.draws`); their finite
             precision is charged as well.
+        needs_budget: refuse where the cohort has no budget in this unit. Else the cost is written
+            down all the same, and counts against a budget that is set later.
     """
 
     cohort: str
     unit: Unit
     rho: float
     draws: int = 0
+    needs_budget: bool = True
 
     def __post_init__(self) -> None:
         check_unit(self.unit)
@@ -141,8 +144,8 @@ class Ledger:
 
         Args:
             key: digest of all that determines the release: plan, teachers, images, and the
-                fingerprint of the secret behind its noise. The same key is the same release: it
-                is charged once, however often it is asked for.
+                secret behind its noise. The same key is the same release: it is charged once,
+                however often it is asked for.
             charges: what it costs each cohort.
             note: a word for people.
 
@@ -169,7 +172,10 @@ class Ledger:
                         "release needs a different key"
                     )
                 return "committed" if _is_committed(writer.rows, key) else "reserved"
+            budgets = {(r.cohort, r.unit) for r in writer.rows if r.action == "budget"}
             for charge in charges:
+                if not charge.needs_budget and (charge.cohort, charge.unit) not in budgets:
+                    continue
                 balance = _balance(writer.rows, charge.cohort, charge.unit, draws=charge.draws)
                 if charge.rho > balance.remaining:
                     raise BudgetExceededError(

@@ -63,15 +63,6 @@ class Secret:
         """What a statement says about the noise."""
         return "ChaCha20, operating-system secret" if self.private else "seeded, not private"
 
-    @property
-    def fingerprint(self) -> str:
-        """A public name of this secret, which tells nothing about it.
-
-        It belongs into the ledger's key of a release: with another secret the noise is fresh, and
-        the same plan is then another release, to be charged anew.
-        """
-        return self._derive(b"canal fingerprint").hex()
-
     @classmethod
     def seeded(cls, seed: int) -> Secret:
         """A secret for research runs. Its noise protects nobody, and the statement says so."""

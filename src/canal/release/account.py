@@ -6,12 +6,12 @@ from typing import Any
 
 from canal.privacy.units import UNITS
 from canal.release.calibration import finite_or_none
-from canal.release.statistics import Statistics
 from canal.release.store import Release
+from canal.release.verification import check_statement
 
 
 def account(release: Release, delta: float | None = None) -> dict[str, Any]:
-    """Price a release again from its plan and published statistics.
+    """Price a release again from its plan and published statistics, once both were checked.
 
     Args:
         release: an opened one.
@@ -19,8 +19,7 @@ def account(release: Release, delta: float | None = None) -> dict[str, Any]:
     """
     plan = release.plan
     delta = plan.delta if delta is None else delta
-    weights = Statistics.from_json(release.manifest.statistics).weights(plan)
-    promise = plan.calibrate(weights).guarantee
+    promise = check_statement(release.manifest).guarantee
     units: dict[str, Any] = {}
     for unit in UNITS:
         if not release.private:

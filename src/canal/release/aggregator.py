@@ -17,18 +17,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from canal.errors import ReleaseError
+from canal.errors import LedgerError, ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret, Stream
 from canal.release.card import render
-from canal.release.charges import charges, covers
+from canal.release.charges import charges, check_queries, covers
+from canal.release.conditions import NO_NOISE, check_fit, check_plan
 from canal.release.ensemble import Ensemble
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
@@ -62,9 +63,9 @@ class Options:
         """A network gave NaN or infinity."""
         if self.broken == "refuse":
             raise ReleaseError(
-                f"the teacher of {cohort!r} returns NaN or infinity for query {query!r}; mend it, "
-                "or let it say nothing there with --broken-teacher zero (the divisor stays K, and "
-                "nothing is charged again)"
+                f"the teacher of {cohort!r} returns NaN or infinity for query {query!r}; let it "
+                "say nothing there with --broken-teacher zero (the divisor stays K, and nothing is "
+                "charged again), or make another release with another teacher, charged anew"
             )
         self.on_broken(cohort, query)
 
@@ -102,10 +103,19 @@ def create(
         options: what cannot change a guarantee.
     """
     options = Options() if options is None else options
-    _check(plan, ensemble, queries, ledger, seed, not_private=not_private)
+    check_plan(plan, ensemble.cohorts)
+    check_fit(plan, ensemble, queries)
+    if plan.allocation == "none" and not not_private:
+        raise ReleaseError(
+            "allocation none adds no noise and protects nobody; say --not-private if that is meant"
+        )
+    if seed is None and plan.allocation != "none" and ledger is None:
+        raise ReleaseError(
+            "a private release is charged to a ledger; give one, or a seed for a research run"
+        )
     claim = {
         "plan": plan.to_json(),
-        "teachers": [[teacher.cohort, teacher.digest] for teacher in ensemble.teachers],
+        "teachers": ensemble.claims,
         "initialisation": ensemble.initialisation,
         "queries": dict(zip(queries.ids, queries.contents, strict=True)),
         "noise": "secret" if seed is None else f"seed {seed}",
@@ -119,58 +129,21 @@ def create(
             workspace.claim(claim)
             run.make(paid)
         release = Release.open(workspace.out)
+        if (release.manifest.plan, list(release.ids)) != (plan.to_json(), list(queries.ids)):
+            raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
         if release.manifest.ledger is not None and ledger is not None:
-            ledger.commit(release.manifest.ledger["key"], note=release.manifest.digest)
+            _commit(ledger, release.manifest.ledger["key"], release.manifest.digest)
         workspace.finish()
     return release
 
 
-def _check(
-    plan: Plan,
-    ensemble: Ensemble,
-    queries: Queries,
-    ledger: Ledger | None,
-    seed: int | None,
-    *,
-    not_private: bool,
-) -> None:
-    people = plan.participants
-    if (people.teachers, people.queries) != (len(ensemble.teachers), len(queries.ids)):
-        raise ReleaseError(
-            f"the plan is for {people.teachers} teachers and {people.queries} queries, but there "
-            f"are {len(ensemble.teachers)} and {len(queries.ids)}"
+def _commit(ledger: Ledger, key: str, manifest: str) -> None:
+    if not any(row.key == key for row in ledger.rows()):
+        raise LedgerError(
+            f"this release was not charged to {ledger.path}; give the ledger that was, with "
+            "--ledger"
         )
-    if people.images_per_person < queries.images_per_person:
-        raise ReleaseError(
-            f"the plan counts {people.images_per_person} images of one person, but one person has "
-            f"{queries.images_per_person} among the queries; give --images-per-person"
-        )
-    shape = ensemble.shape(queries.arrays.images.shape[1], queries.arrays.images.shape[2:])
-    if shape != (plan.channels, plan.grid):
-        raise ReleaseError(
-            f"the plan is for {plan.channels} channels of {plan.grid}, the teachers have "
-            f"{shape[0]} of {shape[1]}"
-        )
-    if plan.unit == "image" and "public" in plan.sources.values():
-        raise ReleaseError(
-            "a plan whose unit is the image cannot read public caps or importance from the images "
-            "that it protects; take --caps-source private and --importance-source private"
-        )
-    if "public" in plan.sources.values() and ensemble.shared is None:
-        raise ReleaseError(
-            "public caps or importance are read from the shared initialisation; give it with "
-            "--init, or take --caps-source private and --importance-source private"
-        )
-    if plan.releases != 1:
-        raise ReleaseError("a release is made once; a plan with fresh noise has no folder")
-    if plan.allocation == "none" and not not_private:
-        raise ReleaseError(
-            "allocation none adds no noise and protects nobody; say --not-private if that is meant"
-        )
-    if seed is None and plan.allocation != "none" and ledger is None:
-        raise ReleaseError(
-            "a private release is charged to a ledger; give one, or a seed for a research run"
-        )
+    ledger.commit(key, note=manifest)
 
 
 @dataclass(frozen=True)
@@ -194,12 +167,14 @@ class _Run:
         self.workspace.write_down("plan", self.plan.calibrate().to_json())
         statistics = self._statistics()
         calibrated = self.plan.calibrate(statistics.weights(self.plan))
-        if paid is not None and not covers(paid["charges"], calibrated):
+        cohorts = self.ensemble.cohorts
+        if paid is not None and not covers(paid["charges"], calibrated, cohorts):
             raise ReleaseError("this release would cost more than was paid; this is a bug")
         mechanism = Mechanism.of(calibrated, statistics)
         self.workspace.write_down("mechanism", mechanism.to_json())
         shards = list(self._shards(mechanism, statistics))
         manifest = self._manifest(mechanism, statistics, shards, paid)
+        self.check_unpublished(manifest)
         staging = self.workspace.staging
         replace_file(staging / CARD, render(manifest).encode())
         replace_file(staging / MANIFEST, manifest.to_bytes())
@@ -209,19 +184,25 @@ class _Run:
         """Charge everyone, once; the key tells nothing without the secret."""
         if not self.private or self.ledger is None:
             return None
+        flat = self.plan.calibrate()
+        check_queries(self.ledger, flat)
         key = self.secret.key(b"ledger", self.claim).hex()
-        rows = self.ledger.rows()
-        earlier = [row for row in rows if row.action == "reserve" and row.key == key]
-        if earlier:
-            entries = [
-                {"cohort": row.cohort, "unit": row.unit, "rho": row.rho, "draws": row.draws}
-                for row in earlier
-            ]
-        else:
-            due = charges(self.plan.calibrate(), self.ensemble.cohorts, rows)
-            self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
-            entries = [asdict(charge) for charge in due]
+        due = charges(flat, self.ensemble.cohorts)
+        self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
+        entries = [
+            {"cohort": each.cohort, "unit": each.unit, "rho": each.rho, "draws": each.draws}
+            for each in due
+        ]
         return {"key": key, "charges": entries}
+
+    def check_unpublished(self, manifest: Manifest) -> None:
+        """Refuse to publish something else under a key that is committed already."""
+        if self.ledger is None or manifest.ledger is None:
+            return
+        for row in self.ledger.rows():
+            other = row.action == "commit" and row.note != manifest.digest
+            if other and row.key == manifest.ledger["key"]:
+                raise ReleaseError("this was released before with other content; make it anew")
 
     def _statistics(self) -> Statistics:
         """Caps and importance: those that were drawn before, or drawn now."""
@@ -308,7 +289,7 @@ class _Run:
         )
 
     def _noise_source(self) -> str:
-        return "none" if self.plan.allocation == "none" else self.secret.source
+        return NO_NOISE if self.plan.allocation == "none" else self.secret.source
 
 
 @contextmanager

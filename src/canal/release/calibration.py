@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from canal.errors import InvalidValueError
 from canal.privacy.allocation import reverse_water_filling, uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
-from canal.privacy.units import UNITS
+from canal.privacy.units import UNITS, Exposure, Unit
 from canal.release.plan import Plan
 
+if TYPE_CHECKING:
+    from canal.privacy.lattice import Lattice
+
 EventName = Literal["caps", "importance", "features"]
+# A channel with this many times the noise of an even spread carries less than a thousandth of its
+# signal; the lattice, which is fixed before anything is known of weights, need not hold it.
+MOST_NOISE = 32.0
 # What is spent of a share; the rest takes up the rounding of everything behind it.
 _LESS = 1 - 2.0**-44
 
@@ -55,15 +61,17 @@ class CalibratedPlan:
 
     @property
     def published(self) -> tuple[int, ...]:
-        """The channels that are really there: those of the ranking with finite noise."""
-        kept = np.isfinite(self.sigma("features"))
+        """The channels that are really there: those whose noise is finite and not absurd."""
+        kept = self._published()
         return tuple(channel for channel, stays in zip(self.ranking, kept, strict=True) if stays)
 
     @property
     def published_sigma(self) -> NDArray[np.float64]:
         """Noise standard deviations of the published channels, on the mean over teachers."""
-        sigma = self.sigma("features")
-        return sigma[np.isfinite(sigma)]
+        return self.sigma("features")[self._published()]
+
+    def _published(self) -> NDArray[np.bool_]:
+        return np.asarray(self.sigma("features") <= MOST_NOISE * even_sigma(self.plan))
 
     def to_json(self) -> dict[str, Any]:
         """The plan and what it fixes whatever the weights turn out to be."""
@@ -72,7 +80,17 @@ class CalibratedPlan:
             "plan": plan.to_json(),
             "rho": {} if plan.allocation == "none" else plan.rho(),
             "sigma": {name: float(self.sigma(name)[0]) for name in plan.sources},
-            "sigma_if_flat": finite_or_none(float(self.sigma("features")[0])),
+            "sigma_if_even": even_sigma(plan),
+            "lattice": {
+                "features": {"step": feature_lattice(plan).step, "bound": 1.0},
+                **{
+                    name: {
+                        "step": statistic_lattice(self, name).step,
+                        "bound": plan.bound if name == "caps" else 1.0,
+                    }
+                    for name in plan.sources
+                },
+            },
             "epsilon": {
                 unit: finite_or_none(self.guarantee.epsilon(plan.delta, unit, plan.conversion))
                 for unit in UNITS
@@ -92,6 +110,35 @@ class CalibratedPlan:
         return float(self.snr().sum() * self.plan.positions * self.plan.participants.queries)
 
 
+def even_sigma(plan: Plan) -> float:
+    """The noise of every channel where it is spread evenly; 0 for none."""
+    if plan.allocation == "none":
+        return 0.0
+    mine = plan.participants.features(plan.diameter)[plan.unit]
+    rho = plan.rho()["release"] / (mine.count * plan.releases)
+    return float(uniform(np.full(plan.released, mine.sensitivity), rho)[0])
+
+
+def feature_lattice(plan: Plan) -> Lattice:
+    """Of the sum over teachers; holds every channel that may be published."""
+    from canal.privacy.lattice import Lattice  # not for a forecast, which is there at once
+
+    teachers = plan.participants.teachers
+    return Lattice.finest(teachers, teachers * MOST_NOISE * even_sigma(plan))
+
+
+def statistic_lattice(calibrated: CalibratedPlan, name: Literal["caps", "importance"]) -> Lattice:
+    """Of the sum of a statistic's vectors over teachers and queries, in units of its bound."""
+    from canal.privacy.lattice import Lattice
+
+    plan = calibrated.plan
+    terms = plan.participants.queries
+    if plan.sources[name] == "private":
+        terms *= plan.participants.teachers
+    sigma = float(calibrated.sigma(name)[0]) / (plan.bound if name == "caps" else 1.0)
+    return Lattice.finest(terms, terms * sigma)
+
+
 def calibrate(plan: Plan, weights: ArrayLike | None = None) -> CalibratedPlan:
     """Fix every sigma of a plan; see `Plan.calibrate`."""
     ranking, scores = rank(plan, weights)
@@ -99,6 +146,14 @@ def calibrate(plan: Plan, weights: ArrayLike | None = None) -> CalibratedPlan:
     rho = {} if plan.allocation == "none" else plan.rho()
     # Fixed before any weight is known: caps and importance are drawn first.
     statistics = _statistics(plan, {name: _LESS * share for name, share in rho.items()})
+    if plan.trained_initialisation:
+        # Weights of the queries, in the clear: no patient moves them, a query image does.
+        exposures: dict[Unit, Exposure] = {
+            "patient": Exposure(0.0),
+            "image": Exposure(1.0),
+            "paper": Exposure(0.0),
+        }
+        statistics.append(GaussianEvent("initialisation", (0.0,), exposures))
     room = 1 - _LESS
     while True:
         features = _features(plan, scores, rho.get("release", 0.0) * (1 - room))

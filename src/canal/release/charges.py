@@ -12,10 +12,10 @@ from canal.privacy.units import Unit
 from canal.release.calibration import CalibratedPlan
 
 if TYPE_CHECKING:
-    from canal.privacy.chain import Row
     from canal.release.plan import Plan
 
 QUERIES = "queries"
+_TEACHERS: tuple[Unit, ...] = ("patient", "paper")
 
 
 def payers(plan: Plan, cohorts: Sequence[str]) -> list[tuple[str, Unit]]:
@@ -23,53 +23,58 @@ def payers(plan: Plan, cohorts: Sequence[str]) -> list[tuple[str, Unit]]:
     return [(name, plan.unit) for name in ([QUERIES] if plan.unit == "image" else cohorts)]
 
 
-def charges(
-    calibrated: CalibratedPlan, cohorts: Sequence[str], rows: Sequence[Row]
-) -> list[Charge]:
-    """What a release costs everyone who has to pay or has said what they may spend.
+def charges(calibrated: CalibratedPlan, cohorts: Sequence[str]) -> list[Charge]:
+    """What a release costs everyone, in every unit.
 
-    A budget in any unit binds: a cohort with a patient-level budget pays at patient level even
-    for a release whose plan counts as the paper does.
+    Whatever unit a plan counts in, its cost to a patient is written down for each cohort: a budget
+    at patient level binds, and one that is set later finds what was spent. So is the cost to a
+    query image, unless it is infinite and nobody said that there is a budget.
 
     Args:
         calibrated: the plan with flat weights; what it costs does not depend on them, up to
             rounding, which is rounded up here.
         cohorts: of the teachers.
-        rows: of the ledger.
     """
     plan = calibrated.plan
-    wanted = payers(plan, cohorts)
-    have = {(row.cohort, row.unit) for row in rows if row.action == "budget"}
-    others: list[tuple[str, Unit]] = [(name, unit) for name in cohorts for unit in _TEACHERS]
-    wanted += [
-        each for each in [*others, (QUERIES, "image")] if each in have and each not in wanted
-    ]
+    needed = payers(plan, cohorts)
+    everyone: list[tuple[str, Unit]] = [(name, unit) for name in cohorts for unit in _TEACHERS]
+    if math.isfinite(calibrated.guarantee.rho("image")):
+        everyone.append((QUERIES, "image"))
     return [
-        Charge(cohort, unit, _rho(calibrated, cohort, unit), calibrated.guarantee.draws(unit))
-        for cohort, unit in wanted
+        Charge(
+            *(cohort, unit, _rho(calibrated, unit), calibrated.guarantee.draws(unit)),
+            needs_budget=(cohort, unit) in needed,
+        )
+        for cohort, unit in everyone
     ]
 
 
-_TEACHERS: tuple[Unit, ...] = ("patient", "paper")
+def check_queries(ledger: Ledger, calibrated: CalibratedPlan) -> None:
+    """Refuse a plan that gives the query images up, where they have a budget."""
+    have = {(row.cohort, row.unit) for row in ledger.rows() if row.action == "budget"}
+    if (QUERIES, "image") in have and math.isinf(calibrated.guarantee.rho("image")):
+        raise LedgerError(
+            f"cohort {QUERIES!r} has a budget of unit image, but this plan publishes what is read "
+            "from the query images in the clear; take private caps and importance, and an "
+            "initialisation that was not trained on the queries"
+        )
 
 
-def _rho(calibrated: CalibratedPlan, cohort: str, unit: Unit) -> float:
+def _rho(calibrated: CalibratedPlan, unit: Unit) -> float:
     plan = calibrated.plan
     if unit == plan.unit:
         return math.fsum(plan.rho().values())
-    rho = calibrated.guarantee.rho(unit)
-    if math.isinf(rho):
-        raise LedgerError(
-            f"cohort {cohort!r} has a budget of unit {unit}, but this plan publishes caps or "
-            f"importance read from its images in the clear; take --caps-source private and "
-            "--importance-source private"
-        )
-    return rho * (1 + 2.0**-40)
+    # Flat weights may leave a little of the features' share unspent; the real ones need not.
+    unspent = plan.rho()["release"] / calibrated.guarantee.events[-1].rho(plan.unit)
+    return calibrated.guarantee.rho(unit) * unspent * (1 + 2.0**-40)
 
 
-def covers(made: Sequence[dict[str, Any]], calibrated: CalibratedPlan) -> bool:
-    """Whether charges pay for what was really released."""
-    return all(
+def covers(
+    made: Sequence[dict[str, Any]], calibrated: CalibratedPlan, cohorts: Sequence[str]
+) -> bool:
+    """Whether charges pay for what was really released: everyone's, and enough."""
+    due = {(charge.cohort, charge.unit) for charge in charges(calibrated, cohorts)}
+    return due == {(entry["cohort"], entry["unit"]) for entry in made} and all(
         entry["rho"] >= calibrated.guarantee.rho(entry["unit"])
         and entry["draws"] >= calibrated.guarantee.draws(entry["unit"])
         for entry in made

@@ -21,7 +21,7 @@ def short(value: float | None) -> str:
     return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
 
 
-def upwards(value: float | None) -> float | None:
+def upwards(value: float | None, digits: int = 4) -> float | None:
     """An epsilon to four digits, rounded up: what is signed is never below what is true.
 
     >>> upwards(27.7401), upwards(7.99999999), upwards(8.0)
@@ -29,7 +29,7 @@ def upwards(value: float | None) -> float | None:
     """
     if value is None or not 0 < value < math.inf:
         return value
-    place = 3 - math.floor(math.log10(value))
+    place = digits - 1 - math.floor(math.log10(value))
     # As good as a whole number of units is one: the last bits of a double are not worth a digit.
     units = math.ceil(value * 10.0**place * (1 - 1e-12))
     return float(f"{units}e{-place}")

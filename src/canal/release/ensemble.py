@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +38,14 @@ class Ensemble:
         teachers: at least one, of different cohorts.
         initialisation: digest of the weights that all of them started from; public.
         shared: that initialisation itself, where public statistics are wanted.
+        trained_initialisation: whether it was trained on the recipient's images; if nobody knows,
+            it was.
     """
 
     teachers: tuple[Teacher, ...]
     initialisation: str
     shared: Tap | None = None
+    trained_initialisation: bool = True
 
     def __post_init__(self) -> None:
         if not self.teachers:
@@ -55,6 +59,19 @@ class Ensemble:
                     f"two teachers share {what}: a patient of that cohort would count twice; give "
                     "one teacher for each site"
                 )
+
+        if self.shared is not None:
+            digest = weights_digest(self.shared.network)
+            if digest != self.initialisation or digest in (t.digest for t in self.teachers):
+                raise ReleaseError(
+                    "the network for public statistics is not the initialisation that the teachers "
+                    "started from; what is read from it is published without noise"
+                )
+
+    @property
+    def claims(self) -> list[list[str]]:
+        """What determines each teacher's features: weights, network and layer; private."""
+        return [[t.cohort, t.digest, t.tap.layer, _structure(t.tap)] for t in self.teachers]
 
     @property
     def cohorts(self) -> tuple[str, ...]:
@@ -76,6 +93,11 @@ class Ensemble:
             )
         first, *grid = shapes.pop()
         return first, tuple(grid)
+
+
+def _structure(tap: Tap) -> str:
+    """Digest of what a network is beside its weights: two norms may have the same ones."""
+    return hashlib.sha256(repr(tap.network).encode()).hexdigest()
 
 
 def load_ensemble(
@@ -122,4 +144,8 @@ def load_ensemble(
             "two teachers were trained on the same images: a patient would count twice; give one "
             "teacher for each site"
         )
-    return Ensemble(tuple(made), common.initialisation, shared), common
+    trained = any(
+        bool(other.notes.get("trained_initialisation", other.notes.get("trained", True)))
+        for other in descriptions
+    )
+    return Ensemble(tuple(made), common.initialisation, shared, trained), common

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from canal.privacy.lattice import TAIL_SIGMAS, Lattice, coarsen, fitting_shift
-from canal.release.calibration import CalibratedPlan
+from canal.release.calibration import CalibratedPlan, feature_lattice
 from canal.release.clipping import Clipped, clip
 from canal.release.statistics import Statistics
 
@@ -52,7 +52,7 @@ class Mechanism:
         channels = np.array(calibrated.published, dtype=np.int64)
         teachers = calibrated.plan.participants.teachers
         sigma = calibrated.published_sigma
-        lattice = Lattice.finest(teachers, teachers * sigma)
+        lattice = feature_lattice(calibrated.plan)
         largest = teachers * (1 + TAIL_SIGMAS * sigma) / lattice.step
         return cls(
             calibrated,

@@ -8,13 +8,15 @@ asked twice was published twice.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canal.errors import BudgetExceededError, ReleaseError
+from canal.errors import ReleaseError
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.randomness import Secret, Stream
 from canal.privacy.units import Exposure
@@ -36,24 +38,33 @@ class PerIterationRelease:
         mechanism: of a plan that allows `releases` answers for each query.
         ensemble: the teachers; private.
         queries: the recipient's images.
-        secret: of the noise.
+        secret: of the noise; a seeded one, since nothing here is charged to a ledger, and a second
+            object counts from the start again.
     """
 
     def __init__(
         self, mechanism: Mechanism, ensemble: Ensemble, queries: Queries, secret: Secret
     ) -> None:
+        if secret.private:
+            raise ReleaseError(
+                "the per-iteration baseline is for research and charges nobody; give it "
+                "Secret.seeded(...)"
+            )
         self.mechanism = mechanism
         self.ensemble = ensemble
         self.queries = queries
         self.secret = secret
         self.asked: Counter[str] = Counter()
         self._rows = {name: row for row, name in enumerate(queries.ids)}
+        # Another plan or other teachers under the same secret have noise of their own.
+        about = [mechanism.to_json(), [teacher.digest for teacher in ensemble.teachers]]
+        self._context = hashlib.sha256(json.dumps(about).encode()).digest()
 
     def batch(self, names: Sequence[str]) -> Tensor:
         """Features of some queries, `[B, M, *grid]`, with noise that was never used before.
 
         Raises:
-            BudgetExceededError: a query was asked about as often as the plan allows.
+            ReleaseError: a query was asked about as often as the plan allows.
         """
         import torch
 
@@ -63,9 +74,10 @@ class PerIterationRelease:
             if name not in self._rows:
                 raise ReleaseError(f"query {name!r} is not among the {len(self._rows)} of the plan")
             if wanted[name] > allowed:
-                unit = self.mechanism.calibrated.plan.unit
-                each = self.mechanism.calibrated.guarantee.rho(unit) / allowed
-                raise BudgetExceededError(f"query {name}", unit, each, 0.0)
+                raise ReleaseError(
+                    f"query {name!r} was asked about {allowed} times, which is all that the plan "
+                    "pays for; plan for more releases, or release once"
+                )
         rows = [self._rows[name] for name in names]
         images = to_float(torch.from_numpy(np.asarray(self.queries.arrays.images[rows])))
         given = [
@@ -80,7 +92,9 @@ class PerIterationRelease:
         total = np.sum([clipped.integers[place] for clipped in given], axis=0)
         self.asked[name] += 1
         # Paid for under a number of its own: noise is never used twice.
-        context = (b"per-iteration", name.encode(), self.asked[name].to_bytes(8, "big"))
+        times = self.asked[name].to_bytes(8, "big")
+        content = bytes.fromhex(self.queries.contents[self._rows[name]])
+        context = (b"per-iteration", self._context, name.encode(), content, times)
         stored = self.mechanism.perturb(total, Stream(self.secret.key(*context)))
         scale = self.mechanism.scale.reshape(-1, *[1] * (stored.ndim - 1))
         return torch.from_numpy((stored * scale).astype(np.float32))

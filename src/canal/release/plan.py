@@ -71,6 +71,8 @@ class Plan:
         caps_bound: B of the caps statistic, in units of the features. If not given, the norm of
             features of unit mean square, $\sqrt{C\,H\,W}$: enough behind any normalisation.
         split: shares of the budget when both sources are private.
+        trained_initialisation: the weights that all teachers start from were trained on the
+            recipient's images, the queries. They are public, so the queries are not protected.
         releases: how many times each query is released with fresh noise. 1 is ours; more is the
             per-iteration model of prior work (`canal.release.per_iteration`).
     """
@@ -90,6 +92,7 @@ class Plan:
     allocation: Allocation = "canal"
     caps_bound: float | None = None
     split: BudgetSplit = field(default_factory=BudgetSplit)
+    trained_initialisation: bool = False
     releases: int = 1
 
     def __post_init__(self) -> None:
@@ -97,9 +100,14 @@ class Plan:
         check_conversion(self.conversion)
         if not 0 < self.epsilon < math.inf:
             raise InvalidValueError(f"epsilon = {self.epsilon!r} must be above 0 and finite")
+        if not 0 < self.delta < 1:
+            raise InvalidValueError(f"delta = {self.delta!r} must lie between 0 and 1")
         for name in ("channels", "released", "releases"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} = {getattr(self, name)!r} must be at least 1")
+        for name in ("nonnegative", "trained_initialisation"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidValueError(f"{name} = {getattr(self, name)!r} must be true or false")
         if not self.grid or min(self.grid) < 1:
             raise InvalidValueError(f"grid = {self.grid!r} must have sides of at least 1")
         if self.released > self.channels:
@@ -124,14 +132,16 @@ class Plan:
         """The plan of a preset, with single choices set otherwise.
 
         Args:
-            name: `paper` or `honest`.
-            choices: arguments of `Plan`; they win over the preset.
+            name: `paper` or `honest`; both release a tenth of the channels, at delta 1e-5.
+            choices: arguments of `Plan`; they win over the preset. None is not given.
         """
         if name not in PRESETS:
             raise InvalidValueError(
                 f"preset = {name!r} is unknown; choose one of {', '.join(PRESETS)}"
             )
-        return cls(**(PRESETS[name] | choices))
+        given = {key: value for key, value in choices.items() if value is not None}
+        common = {"delta": 1e-5, "released": max(1, given.get("channels", 1) // 10)}
+        return cls(**(common | PRESETS[name] | given))
 
     @property
     def positions(self) -> int:

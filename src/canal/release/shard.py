@@ -7,6 +7,7 @@ stands against somebody who wants to be missed, and is for `canal release verify
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class Shard:
         """The integers `[rows, *shape]`, mapped from the file once it was seen to be undamaged."""
         path = folder / self.file
         shape = (self.rows, *shape)
-        nbytes = 2 * int(np.prod(shape, dtype=np.int64))
+        nbytes = 2 * math.prod(shape)
         try:
             data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
         except (OSError, ValueError) as error:  # ValueError: an empty file
@@ -72,6 +73,14 @@ def shard_name(number: int) -> str:
     return f"features-{number:05d}.safetensors"
 
 
+def metadata(stamp: str) -> dict[str, str]:
+    """What the file says of itself: the warning, where there is one.
+
+    One entry only: safetensors writes several in an order that changes from call to call.
+    """
+    return {"warning": stamp} if stamp else {"format": FORMAT}
+
+
 def write_shard(path: Path, integers: Stored, stamp: str) -> Shard:
     """Write the integers `[rows, M, *grid]`; the file appears whole or not at all.
 
@@ -82,9 +91,7 @@ def write_shard(path: Path, integers: Stored, stamp: str) -> Shard:
     """
     from safetensors.numpy import save
 
-    # One entry only: safetensors writes several in an order that changes from call to call.
-    metadata = {"warning": stamp} if stamp else {"format": FORMAT}
-    content = save({TENSOR: np.ascontiguousarray(integers)}, metadata)
+    content = save({TENSOR: np.ascontiguousarray(integers)}, metadata(stamp))
     replace_file(path, content)
     return Shard.of(path.name, len(integers), content)
 

@@ -108,14 +108,14 @@ def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[s
 def _reading(unit: Unit, epsilon: float, mu: float) -> str:
     if math.isinf(epsilon):
         return (
-            "No guarantee: caps and importance were read from the query images with public "
-            "weights and are published as they are. Query images count as public here."
+            "No guarantee. Query images count as public here: what was learned or read from them "
+            "with public weights is published as it is."
         )
     if unit == "paper":
         return "The paper's accounting, to be compared with its tables; a guarantee for nobody."
     caught = _detected(mu)
     whom = "patients of a training cohort" if unit == "patient" else "query images"
-    share = "nearly all" if caught > 0.995 else f"at most {100 * caught:.3g} in 100"
+    share = "nearly all" if caught > 0.995 else f"at most {short(upwards(100 * caught, 3))} in 100"
     sentence = (
         "Someone who reads this release and wrongly names 1 in 100 outsiders can rightly name "
         f"{share} {whom}."
@@ -149,6 +149,8 @@ def _asked_otherwise(event: GaussianEvent, plan: Plan, people: Participants) -> 
     if event.name == "features":
         made = replace(event, exposures=people.features(plan.diameter))
         return made.times(plan.releases)
+    if event.name == "initialisation":
+        return event
     bound = plan.bound if event.name == "caps" else 1.0
     private = plan.sources["caps" if event.name == "caps" else "importance"] == "private"
     exposures = people.statistic(bound) if private else people.read_in_the_clear(bound)
@@ -172,6 +174,13 @@ def _protected(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
         f"{often}. Reading the release again, or training any number of "
         "students on it, reveals nothing more.",
     ]
+    image = promise.epsilon(plan.delta, "image", plan.conversion)
+    if math.isfinite(image):
+        most = plan.participants.images_per_person
+        sentences.append(
+            f"Every query image, with all images of one person ({most} at most), with epsilon "
+            f"{short(upwards(image))}; for that, the teachers count as public."
+        )
     if plan.unit == "paper":
         sentences.append(
             f"The epsilon of {plan.epsilon:g} that was asked for is the paper's reading. The one "
@@ -191,11 +200,13 @@ def _not_protected(calibrated: CalibratedPlan) -> list[str]:
         "the sum.",
         "How long the computation took, and anything a site publishes by other ways.",
     ]
-    if plan.reads_queries:
+    if plan.reads_queries or plan.trained_initialisation:
+        why = " and ".join(
+            ["caps or importance were read from them with public weights"] * plan.reads_queries
+            + ["the shared initialisation was trained on them"] * plan.trained_initialisation
+        )
         sentences.insert(
-            1,
-            "The query images. They are the recipient's own and count as public; caps or "
-            "importance were read from them with public weights.",
+            1, f"The query images. They are the recipient's own and count as public; {why}."
         )
     return sentences
 
@@ -233,7 +244,7 @@ def _mechanism(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
         f"Gaussian mechanism on the mean of {teachers} bottlenecks: {clipped}.",
         f"{published}; noise is spread over them {_SPREAD[plan.allocation]}"
         + ("." if plan.allocation == "uniform" else f", weighted by {_WEIGHTED[plan.weight]}."),
-        f"All sums are integers on a lattice of step {step}, the noise is an integer too "
+        f"Features are summed as integers on a lattice of step {step}, the noise is an integer too "
         f"({facts.sampler}); its finite precision is part of every epsilon here.",
         "Epsilon follows from rho by "
         + (
@@ -256,6 +267,7 @@ def _assumptions() -> list[str]:
     return [
         "No patient is in more than one cohort. A patient in two has twice the distance to move "
         "things by.",
+        "No query shows a patient of a cohort.",
         "A teacher depends on its own cohort and on the shared initialisation, and that "
         "initialisation on no cohort.",
         "ChaCha20 under keys from HKDF-SHA256 cannot be told from true randomness.",

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from canal.errors import ReleaseError
 from canal.privacy.budget import Source
-from canal.privacy.lattice import Lattice
 from canal.privacy.posterior import posterior_mean
+from canal.release.calibration import CalibratedPlan, statistic_lattice
 from canal.release.clipping import clip
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from canal.models.tap import Tap
     from canal.privacy.randomness import Stream
-    from canal.release.calibration import CalibratedPlan
     from canal.release.plan import Plan
     from canal.release.queries import Queries, QueryBatch
 
@@ -72,7 +71,7 @@ class Statistics:
     def weights(self, plan: Plan) -> Floats:
         r"""What noise on each channel counts: $s_c$, or the matched $s_c \hat c_c^2$.
 
-        A channel of cap 0 is dead; it counts nothing, and is not released.
+        A channel of cap 0 is dead; it counts nothing, and an allocation by weight drops it.
         """
         caps, importance = self.caps.estimate(), self.importance.estimate()
         if plan.weight == "matched":
@@ -124,83 +123,70 @@ def compute(
     """
     plan = calibrated.plan
     made: dict[Name, Statistic] = {}
-    for source in ("private", "public"):
-        names: list[Name] = [name for name, chosen in plan.sources.items() if chosen == source]
-        if not names:
-            continue
-        if source == "public":
-            if shared is None:
-                raise ReleaseError(
-                    f"{' and '.join(names)} are to be public, read from the shared initialisation; "
-                    "give it with --init, or take them from private data"
-                )
-            sums = _Sums(plan, names, 1, np.zeros(1))
-            _add_up(sums, "initialisation", shared, queries, check, progress)
-        else:
-            noise = np.array([_relative(calibrated, name) for name in names])
-            sums = _Sums(plan, names, len(teachers), noise)
-            for cohort, tap in teachers:
-                _add_up(sums, cohort, tap, queries, check, progress)
-        for name in names:
-            sigma = float(calibrated.sigma(name)[0]) if source == "private" else 0.0
-            values = sums.mean(name, sigma, stream)
-            made[name] = Statistic("private" if source == "private" else "public", values, sigma)
+    sources: tuple[tuple[Source, Sequence[tuple[str, Tap]]], ...] = (
+        ("private", teachers),
+        ("public", [] if shared is None else [("initialisation", shared)]),
+    )
+    for source, networks in sources:
+        sums = [
+            _Sum(calibrated, name, len(networks))
+            for name, chosen in plan.sources.items()
+            if chosen == source
+        ]
+        if sums and not networks:
+            raise ReleaseError(
+                "public caps and importance are read from the shared initialisation; give it with "
+                "--init, or take them from private data"
+            )
+        for network, tap in networks if sums else ():
+            for batch in queries.batches():
+                features, energy = _read(tap, batch, [total.name for total in sums])
+                for total in sums:
+                    broken = total.add(features if total.name == "caps" else energy)
+                    for row in np.flatnonzero(broken).tolist():
+                        check(network, queries.ids[batch.start + row])
+                progress(len(batch.images))
+        for total in sums:
+            sigma = float(calibrated.sigma(total.name)[0]) if source == "private" else 0.0
+            made[total.name] = Statistic(source, total.mean(sigma, stream), sigma)
     return Statistics(made["caps"], made["importance"])
 
 
-class _Sums:
-    """Sums of clipped vectors on the lattice, in units of B."""
+class _Sum:
+    """The sum of a statistic's clipped vectors on the lattice, in units of its bound."""
 
-    def __init__(self, plan: Plan, names: list[Name], networks: int, noise: Floats) -> None:
-        self.names = names
+    def __init__(self, calibrated: CalibratedPlan, name: Name, networks: int) -> None:
+        plan = calibrated.plan
+        self.name = name
         self.terms = networks * plan.participants.queries
-        self.bound: dict[Name, float] = {"caps": plan.bound, "importance": 1.0}
-        self.lattice = Lattice.finest(self.terms, self.terms * noise)
-        self.totals = {name: np.zeros(plan.channels, dtype=np.int64) for name in names}
+        self.bound = plan.bound if name == "caps" else 1.0
+        self.lattice = statistic_lattice(calibrated, name)
+        self.total: NDArray[Any] = np.zeros(plan.channels, dtype=np.int64)
 
-    def add(self, name: Name, vectors: Tensor) -> NDArray[np.bool_]:
+    def add(self, vectors: Tensor) -> NDArray[np.bool_]:
         """Add `[B, C]`; tell which rows were broken, and counted as zero."""
         # Caps are v / B in the unit ball; importance is scaled to length one whatever its size.
-        cap = self.bound[name] if name == "caps" else 0.0
+        cap = self.bound if self.name == "caps" else 0.0
         values = vectors.double().cpu().numpy()[:, None]
         clipped = clip(values, [cap], self.lattice, nonnegative=True)
-        self.totals[name] += clipped.integers[:, 0].sum(axis=0)
+        self.total += clipped.integers[:, 0].sum(axis=0)
         return clipped.broken
 
-    def mean(self, name: Name, sigma: float, stream: Callable[[str], Stream]) -> tuple[float, ...]:
+    def mean(self, sigma: float, stream: Callable[[str], Stream]) -> tuple[float, ...]:
         """The mean, with noise added once to the sum where sigma is above 0."""
-        total: NDArray[Any] = self.totals[name]
+        total = self.total
         if sigma:
-            std = self.terms * sigma / self.bound[name]
-            bound = float(self.terms)
-            total = self.lattice.perturb(total, std, stream(name), bound=bound, storage="int32")
-        unit = self.lattice.step * self.bound[name] / self.terms
+            std, bound = self.terms * sigma / self.bound, float(self.terms)
+            drawn = stream(self.name)
+            total = self.lattice.perturb(total, std, drawn, bound=bound, storage="int32")
+        unit = self.lattice.step * self.bound / self.terms
         return tuple((total * unit).tolist())
 
 
-def _relative(calibrated: CalibratedPlan, name: Name) -> float:
-    """Noise of the mean, in units of B."""
-    bound = calibrated.plan.bound if name == "caps" else 1.0
-    return float(calibrated.sigma(name)[0]) / bound
-
-
-def _add_up(
-    sums: _Sums,
-    network: str,
-    tap: Tap,
-    queries: Queries,
-    check: Callable[[str, str], None],
-    progress: Callable[[int], None],
-) -> None:
-    for batch in queries.batches():
-        for name in sums.names:
-            broken = sums.add(name, _vectors(name, tap, batch))
-            for row in np.flatnonzero(broken).tolist():
-                check(network, queries.ids[batch.start + row])
-        progress(len(batch.images))
-
-
-def _vectors(name: Name, tap: Tap, batch: QueryBatch) -> Tensor:
-    if name == "caps":
-        return tap.features(batch.images).double().flatten(2).square().sum(2).sqrt()
-    return tap.gradient_energy(batch.images, batch.masks)
+def _read(tap: Tap, batch: QueryBatch, names: list[Name]) -> tuple[Tensor, Tensor]:
+    """Channel norms and gradient energies, `[B, C]` each; only what is asked for is computed."""
+    if "importance" in names:
+        features, energy = tap.features_and_energy(batch.images, batch.masks)
+    else:
+        features = energy = tap.features(batch.images)
+    return features.double().flatten(2).square().sum(2).sqrt(), energy

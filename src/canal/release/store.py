@@ -41,12 +41,16 @@ class Release:
             self.scale: NDArray[np.float64] = np.array(numbers["scale"], dtype=np.float64)
             # In units of the features, as a student meets it.
             self.sigma: NDArray[np.float64] = self.caps * np.array(numbers["sigma"], np.float64)
+            if not self.channels.shape == self.caps.shape == self.scale.shape == self.sigma.shape:
+                raise ValueError("not every channel has its cap, its scale and its sigma")
             self._shards = tuple(Shard(**entry) for entry in manifest.shards)
             self._where = {name: (int(at[0]), int(at[1])) for name, at in manifest.images.items()}
             for entry in self._shards:
-                if not isinstance(entry.rows, int) or Path(entry.file).name != entry.file:
+                if type(entry.rows) is not int or entry.rows < 1:
+                    raise ValueError(f"a shard has {entry.rows!r} rows")
+                if Path(entry.file).name != entry.file:
                     raise ValueError("a shard has a strange name")
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ReleaseError(f"{path} has a manifest that contradicts itself: {error}") from error
         self._mapped: dict[int, Stored] = {}
 

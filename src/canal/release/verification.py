@@ -14,17 +14,22 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
+
+import numpy as np
 
 from canal.errors import CanalError, ReleaseError
 from canal.privacy.ledger import Ledger
+from canal.release.calibration import CalibratedPlan
 from canal.release.card import render
 from canal.release.charges import covers
+from canal.release.conditions import check_noise, check_plan
 from canal.release.digits import short
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
-from canal.release.shard import TENSOR
+from canal.release.shard import TENSOR, metadata
 from canal.release.statement import Facts, state
 from canal.release.statistics import Statistics
 from canal.release.store import Release
@@ -59,9 +64,15 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
 
     def look(what: str, at: Callable[[], str]) -> bool:
         try:
-            found.append(Check(what, True, at()))
+            with np.errstate(all="ignore"):  # a forged number may overflow; it will not compare
+                found.append(Check(what, True, at()))
         except CanalError as error:
             found.append(Check(what, False, str(error)))
+        # Whatever a forger put where a number should be.
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            found.append(Check(what, False, f"the manifest contradicts itself: {error}"))
+        except OSError as error:
+            found.append(Check(what, False, f"{path} cannot be read: {error.strerror}"))
         return bool(found[-1].passed)
 
     opened: list[Release] = []
@@ -76,6 +87,7 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     look("files", lambda: _files(release))
     look("shards", lambda: _shards(release))
     look("statement", lambda: _statement(release.manifest))
+    look("noise", lambda: _noise(release))
     if release.manifest.software == SOFTWARE:
         look("card", lambda: _card(release))
     else:
@@ -109,6 +121,8 @@ def _shards(release: Release) -> str:
         want = {"dtype": "I16", "shape": [rows[number], *shape]}
         if {key: header.get(key) for key in want} != want:
             raise ReleaseError(f"{entry['file']} is no tensor of {want['shape']} 16-bit integers")
+        if header["words"] != metadata(release.statement["stamp"]):
+            raise ReleaseError(f"{entry['file']} warns of other things than the statement")
     places = {(number, row) for number, count in enumerate(rows) for row in range(count)}
     listed = [tuple(at) for at in release.manifest.images.values()]
     if len(listed) != len(places) or set(listed) != places:
@@ -129,58 +143,103 @@ def _sha256(path: Path) -> str:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """The entry of the one tensor of a safetensors file whose digest was checked."""
+    """The entry of the one tensor of a safetensors file whose digest was checked, and its words."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > 1 << 20:
                 raise ReleaseError(f"{path.name} has a header of {length} bytes")
             content = json.loads(file.read(length))
-        content.pop("__metadata__", None)
+        words = content.pop("__metadata__", None)
         if list(content) != [TENSOR]:
             raise ReleaseError(f"{path.name} holds other tensors than {TENSOR!r}")
-        return dict(content[TENSOR])
+        return dict(content[TENSOR]) | {"words": words}
     except (OSError, struct.error, ValueError, TypeError, AttributeError) as error:
         raise ReleaseError(f"{path.name} is no safetensors file: {error}") from error
 
 
-def _statement(manifest: Manifest) -> str:
+def check_statement(manifest: Manifest) -> CalibratedPlan:
+    """Derive everything that a manifest promises from its plan and published statistics.
+
+    Raises:
+        ReleaseError: something does not follow, or could not have been released.
+    """
     try:
-        plan = Plan.from_json(manifest.plan)
-        statistics = Statistics.from_json(manifest.statistics)
-        calibrated = plan.calibrate(statistics.weights(plan))
-        mechanism = Mechanism.of(calibrated, statistics)
-        cohorts = tuple(manifest.participants["cohorts"])
-        noise = str(manifest.noise["source"])
-        private = plan.allocation != "none" and "not private" not in noise
-        facts = Facts(
-            private=private,
-            noise=noise,
-            sampler=str(manifest.noise["sampler"]),
-            lattice_step=mechanism.lattice.step,
-            cohorts=cohorts,
-        )
-        for name, source in plan.sources.items():
-            used = statistics.caps if name == "caps" else statistics.importance
-            paid = float(calibrated.sigma(name)[0]) if source == "private" else 0.0
-            if used.source != source or not _same(used.sigma, paid):
-                raise ReleaseError(f"{name} did not get the noise that the plan asks for")
-            if len(used.values) != plan.channels:
-                raise ReleaseError(f"{name} has {len(used.values)} values, not {plan.channels}")
-        for what, stated, derived in (
-            ("private", manifest.private, private),
-            ("mechanism", manifest.mechanism, mechanism.to_json()),
-            ("statement", manifest.statement, json.loads(json.dumps(state(calibrated, facts)))),
-            ("number of cohorts", len(cohorts), plan.participants.teachers),
-        ):
-            if not _same(stated, derived):
-                raise ReleaseError(f"the {what} does not follow from the plan")
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        return _derived(manifest)
+    # Whatever a forger put where a number should be.
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise ReleaseError(f"the manifest contradicts itself: {error}") from error
-    if not private:
+
+
+def _derived(manifest: Manifest) -> CalibratedPlan:
+    plan = Plan.from_json(manifest.plan)
+    cohorts = tuple(str(name) for name in manifest.participants["cohorts"])
+    check_plan(plan, cohorts)
+    noise, sampler = str(manifest.noise["source"]), str(manifest.noise["sampler"])
+    private = check_noise(plan, noise, sampler)
+    statistics = Statistics.from_json(manifest.statistics)
+    calibrated = plan.calibrate(statistics.weights(plan))
+    for name, source in plan.sources.items():
+        used = statistics.caps if name == "caps" else statistics.importance
+        paid = float(calibrated.sigma(name)[0]) if source == "private" else 0.0
+        if used.source != source or not _same(used.sigma, paid):
+            raise ReleaseError(f"{name} did not get the noise that the plan asks for")
+        if len(used.values) != plan.channels:
+            raise ReleaseError(f"{name} has {len(used.values)} values, not {plan.channels}")
+    mechanism = Mechanism.of(calibrated, statistics)
+    facts = Facts(
+        private=private,
+        noise=noise,
+        sampler=sampler,
+        lattice_step=mechanism.lattice.step,
+        cohorts=cohorts,
+    )
+    for what, stated, derived in (
+        ("claim to be private", manifest.private, private),
+        ("absence of a charge", manifest.ledger is None, not private),
+        ("mechanism", manifest.mechanism, mechanism.to_json()),
+        ("statement", manifest.statement, json.loads(json.dumps(state(calibrated, facts)))),
+    ):
+        if not _same(stated, derived):
+            raise ReleaseError(f"the {what} does not follow from the plan")
+    if manifest.ledger is not None and not covers(manifest.ledger["charges"], calibrated, cohorts):
+        raise ReleaseError("the charges are not everyone's, or below what the release costs")
+    return calibrated
+
+
+def _statement(manifest: Manifest) -> str:
+    plan = check_statement(manifest).plan
+    if not manifest.private:
         return str(manifest.statement["stamp"])
     epsilon = manifest.statement["guarantee"][plan.unit]["epsilon"]
     return f"derived again: epsilon {epsilon:.6g} at delta {short(plan.delta)}, unit {plan.unit}"
+
+
+def _noise(release: Release) -> str:
+    r"""See that no channel varies less than its noise alone would.
+
+    Signal can only add to the sum of squares, so its lower tail is that of a chi-square variable,
+    whatever the features are. False-alarm rate: 1e-9 over all channels.
+    """
+    sigma = np.array(release.manifest.mechanism["sigma"])
+    if release.plan.allocation == "none":
+        return "none was added"
+    squares, count = np.zeros(len(sigma)), 0
+    for stored in release.shards():
+        values = stored.reshape(*stored.shape[:2], -1).astype(np.float64)
+        squares += np.square(values).sum(axis=(0, 2))
+        count += values.shape[0] * values.shape[2]
+    caps = np.array(release.manifest.mechanism["caps"])
+    unit = np.divide(release.scale, caps, out=np.zeros_like(caps), where=caps > 0)
+    # Wilson and Hilferty's cube root: good to a fraction of a per cent in this tail.
+    quantile = NormalDist().inv_cdf(1e-9 / len(sigma))
+    least = count * max(0.0, 1 - 2 / (9 * count) + quantile * math.sqrt(2 / (9 * count))) ** 3
+    seen = squares * np.square(unit / sigma)
+    quiet = (seen < least) & (caps > 0)
+    if quiet.any():
+        channel = int(release.channels[int(quiet.argmax())])
+        raise ReleaseError(f"channel {channel} varies less than its noise alone would")
+    return "every channel varies at least as much as its noise"
 
 
 def _card(release: Release) -> str:
@@ -199,19 +258,12 @@ def _card(release: Release) -> str:
 def _ledger(manifest: Manifest, ledger: Ledger) -> str:
     rows = ledger.verify()
     stated = manifest.ledger or {}
-    try:
-        key, charged = str(stated["key"]), list(stated["charges"])
-        due = {(c["cohort"], c["unit"], c["rho"], c["draws"]) for c in charged}
-        plan = Plan.from_json(manifest.plan)
-        if not covers(
-            charged, plan.calibrate(Statistics.from_json(manifest.statistics).weights(plan))
-        ):
-            raise ReleaseError("the charges are below what the release costs")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReleaseError(f"the manifest contradicts itself: {error}") from error
+    key, charged = str(stated["key"]), list(stated["charges"])
+    due = {(c["cohort"], c["unit"], c["rho"], c["draws"]) for c in charged}
     for action in ("reserve", "commit"):
         entries = [row for row in rows if row.action == action and row.key == key]
-        if {(row.cohort, row.unit, row.rho, row.draws) for row in entries} != due:
+        made = [(row.cohort, row.unit, row.rho, row.draws) for row in entries]
+        if len(made) != len(due) or set(made) != due:
             raise ReleaseError(
                 f"{ledger.path} has no {action} of exactly this release; it was charged "
                 "elsewhere, or not at all"

@@ -7,6 +7,7 @@
 `secret`            the key of all noise; destroyed when the release is finished
 `statistics.json`   caps and importance as published, once they were drawn
 `release/`          what will be published; moved to its place in one step, when it is complete
+`finished`          the release is published, and its secret gone
 `lock`              held by the one run that works here
 ==================  =============================================================================
 
@@ -39,11 +40,16 @@ class Workspace:
 
     def __init__(self, out: Path) -> None:
         self.out = out.resolve()
+        if not self.out.name:
+            raise ReleaseError(f"nothing can be kept beside {self.out}; choose another --out")
+        if self.out.name.endswith(".private"):
+            raise ReleaseError(f"{self.out} is a name for a private folder; choose another --out")
         self.private = self.out.with_name(self.out.name + ".private")
         self.staging = self.private / "release"
         self.statistics = self.private / "statistics.json"
         self._claim = self.private / "claim.json"
         self._secret = self.private / "secret"
+        self._finished = self.private / "finished"
 
     @contextmanager
     def open(self, claim: dict[str, Any]) -> Iterator[None]:
@@ -54,6 +60,13 @@ class Workspace:
         """
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.private.mkdir(mode=0o700, exist_ok=True)
+        if (self.private / MANIFEST).exists():
+            raise ReleaseError(
+                f"{self.private} holds a release, so nothing private can be kept there; choose "
+                "another --out"
+            )
+        self.private.chmod(0o700)
+        fsync_folder(self.out.parent)
         with (self.private / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,6 +82,11 @@ class Workspace:
             earlier = self._claim.read_bytes()
             if earlier != _written(claim):
                 raise ReleaseError(self._difference(earlier, claim))
+            if self._finished.exists() and not self.is_published():
+                raise ReleaseError(
+                    f"this release was finished, and its secret destroyed, but {self.out} is gone; "
+                    "bring it back from a copy, or choose another --out and pay again"
+                )
         elif self.out.exists() and not _is_empty(self.out):
             raise ReleaseError(
                 f"{self.out} is not empty, and no run of ours was stopped there; choose another "
@@ -87,10 +105,11 @@ class Workspace:
 
     def _difference(self, earlier: bytes, claim: dict[str, Any]) -> str:
         """Why a claim is not the one that is there, and what to do."""
-        what = "a release" if self.is_published() else "an unfinished release"
+        done = self.is_published() or self._finished.exists()
+        what = "a release" if done else "an unfinished release"
         way_out = (
             "choose another --out; what was charged stays charged"
-            if self.is_published()
+            if done
             else "finish it with its own arguments, or choose another --out"
         )
         try:
@@ -116,8 +135,14 @@ class Workspace:
         replace_file(self.private / f"{name}.json", _written(content))
 
     def secret(self) -> Secret:
-        """The secret of this release: the one that is kept, or a new one."""
-        return Secret.load(self._secret) if self._secret.exists() else Secret.create(self._secret)
+        """The secret of this release: the one that is kept, or a new one.
+
+        What was drawn with another is of no use to a new one, and may be known to others.
+        """
+        if self._secret.exists():
+            return Secret.load(self._secret)
+        self._clear()
+        return Secret.create(self._secret)
 
     def publish(self) -> None:
         """Move the finished release to its place, in one step."""
@@ -127,7 +152,11 @@ class Workspace:
 
     def finish(self) -> None:
         """Destroy the secret and clear what is not needed any more; the claim stays."""
+        self._finished.touch()
         Secret.destroy(self._secret)
+        self._clear()
+
+    def _clear(self) -> None:
         self.statistics.unlink(missing_ok=True)
         shutil.rmtree(self.staging, ignore_errors=True)
 

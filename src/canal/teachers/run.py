@@ -102,7 +102,12 @@ def train(
         initialisation=start.initialisation,
         data=arrays.digest,
         size=start.size,
-        notes={"role": "teacher", "site": name, "images": len(arrays.ids)},
+        notes={
+            "role": "teacher",
+            "site": name,
+            "images": len(arrays.ids),
+            "trained_initialisation": bool(start.notes.get("trained", True)),
+        },
     )
     run.finish(network, description)
     return description

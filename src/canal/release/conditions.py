@@ -1,0 +1,75 @@
+"""What must hold before a release is made; a reader asks the same of a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from canal.errors import ReleaseError
+from canal.privacy.randomness import SAMPLER, Secret
+from canal.release.ensemble import Ensemble
+from canal.release.plan import Plan
+from canal.release.queries import Queries
+
+NO_NOISE = "none"
+
+
+def check_plan(plan: Plan, cohorts: Sequence[str]) -> None:
+    """Refuse a plan that has no release, or none with the guarantee that it names."""
+    if len(cohorts) != plan.participants.teachers or len(set(cohorts)) < len(cohorts):
+        raise ReleaseError(
+            f"the plan is for {plan.participants.teachers} teachers of different cohorts, but "
+            f"there are {len(set(cohorts))}"
+        )
+    if plan.releases != 1:
+        raise ReleaseError("a release is made once; a plan with fresh noise has no folder")
+    if plan.unit != "image":
+        return
+    if "public" in plan.sources.values():
+        raise ReleaseError(
+            "a plan whose unit is the image cannot read public caps or importance from the images "
+            "that it protects; take --caps-source private and --importance-source private"
+        )
+    if plan.trained_initialisation:
+        raise ReleaseError(
+            "the shared initialisation was trained on the recipient's images and is public, so "
+            "they cannot be protected; start from random weights, or take another --unit"
+        )
+
+
+def check_fit(plan: Plan, ensemble: Ensemble, queries: Queries) -> None:
+    """Refuse teachers and queries that are not those of the plan."""
+    people = plan.participants
+    if people.queries != len(queries.ids):
+        raise ReleaseError(
+            f"the plan is for {people.queries} queries, but there are {len(queries.ids)}"
+        )
+    if people.images_per_person < queries.images_per_person:
+        raise ReleaseError(
+            f"the plan counts {people.images_per_person} images of one person, but one person has "
+            f"{queries.images_per_person} among the queries; give --images-per-person"
+        )
+    if ensemble.trained_initialisation and not plan.trained_initialisation:
+        raise ReleaseError(
+            "the shared initialisation was, or may have been, trained on the queries; the plan "
+            "must say so (trained_initialisation)"
+        )
+    shape = ensemble.shape(queries.arrays.images.shape[1], queries.arrays.images.shape[2:])
+    if shape != (plan.channels, plan.grid):
+        raise ReleaseError(
+            f"the plan is for {plan.channels} channels of {plan.grid}, the teachers have "
+            f"{shape[0]} of {shape[1]}"
+        )
+    if "public" in plan.sources.values() and ensemble.shared is None:
+        raise ReleaseError(
+            "public caps or importance are read from the shared initialisation; give it with "
+            "--init, or take --caps-source private and --importance-source private"
+        )
+
+
+def check_noise(plan: Plan, source: str, sampler: str) -> bool:
+    """Refuse noise of unknown origin; say whether what is known of it protects anybody."""
+    private, seeded = (Secret(b"x" * 32, private=kind).source for kind in (True, False))
+    allowed = (NO_NOISE,) if plan.allocation == "none" else (private, seeded)
+    if source not in allowed or sampler != SAMPLER.decode():
+        raise ReleaseError(f"noise of the source {source!r}, sampler {sampler!r}, is not ours")
+    return source == private

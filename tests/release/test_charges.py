@@ -1,0 +1,238 @@
+"""Who pays for a release, and that it is never less than the release costs."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from canal.errors import BudgetExceededError, LedgerError
+from canal.privacy import UNITS, Ledger, Participants
+from canal.release.aggregator import Options, create
+from canal.release.charges import charges, covers, payers, start_ledger
+from canal.release.plan import Plan
+from canal.release.verification import verify
+
+COHORTS = ("north", "south", "west")
+C, M = 12, 5
+public_or_private = st.sampled_from(["public", "private"])
+
+
+@st.composite
+def plans(draw):
+    """Any plan that can be released, from absurdly strict to absurdly loose."""
+    queries = draw(st.sampled_from([1, 2, 7, 40, 1000, 30_000]))
+    unit = draw(st.sampled_from(UNITS))
+    source = public_or_private if unit != "image" else st.just("private")
+    return Plan(
+        epsilon=10 ** draw(st.floats(-2, 4)),
+        delta=10 ** draw(st.floats(-12, -1)),
+        participants=Participants(
+            draw(st.integers(1, 60)), queries, draw(st.integers(1, min(queries, 5)))
+        ),
+        channels=C,
+        released=M,
+        grid=draw(st.sampled_from([(1, 1), (3, 2), (2, 2, 2)])),
+        unit=unit,
+        conversion=draw(st.sampled_from(["exact", "paper"])),
+        nonnegative=draw(st.booleans()),
+        caps_source=draw(source),
+        importance_source=draw(source),
+        allocation=draw(st.sampled_from(["canal", "uniform", "reverse"])),
+        caps_bound=draw(st.sampled_from([None, 1e-3, 1e3])),
+    )
+
+
+def entries(due):
+    return [{"cohort": c.cohort, "unit": c.unit, "rho": c.rho, "draws": c.draws} for c in due]
+
+
+def exact_cost(calibrated, unit):
+    """rho in rational numbers, from the sigmas as they are drawn and the design's table."""
+    plan, people = calibrated.plan, calibrated.plan.participants
+    cost = Fraction(0)
+    for name, source in plan.sources.items():
+        if source == "public":
+            continue
+        bound = Fraction(plan.bound if name == "caps" else 1.0)
+        share = Fraction(people.images_per_person, people.queries)
+        reach = 2 * (bound * (Fraction(1, people.teachers) if unit == "patient" else share)) ** 2
+        cost += reach / Fraction(float(calibrated.sigma(name)[0])) ** 2 / 2
+    weight = 1 if unit == "image" else Fraction(1, people.teachers)
+    count = people.queries if unit == "patient" else people.images_per_person
+    for sigma in calibrated.published_sigma.tolist():
+        cost += count * (2 if plan.nonnegative else 4) * weight**2 / Fraction(sigma) ** 2 / 2
+    return cost
+
+
+weights = st.integers(0, 2**32).map(lambda s: np.random.default_rng(s).lognormal(0, 3, C))
+
+
+@settings(max_examples=150)
+@given(plans(), weights)
+def test_a_charge_covers_what_the_release_costs(plan, scores):
+    """Charged before the weights are known; exact to the last bit, in every unit."""
+    everyone = [(cohort, unit) for cohort in COHORTS for unit in ("patient", "paper")]
+    if "public" not in plan.sources.values():
+        everyone.append(("queries", "image"))
+    due = charges(plan.calibrate(), COHORTS)
+    assert sorted((charge.cohort, charge.unit) for charge in due) == sorted(everyone)
+    made = plan.calibrate(scores)
+    for charge in due:
+        assert Fraction(charge.rho) >= exact_cost(made, charge.unit)
+        assert charge.draws >= made.guarantee.draws(charge.unit)
+        # Not much more either: what is charged is what is used.
+        assert charge.rho == pytest.approx(made.guarantee.rho(charge.unit), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.00051, 0.00234, 0.00302])
+def test_a_tiny_epsilon_is_covered_in_other_units_too(epsilon):
+    """Down here rounding takes some of the share, and how much depends on the weights."""
+    private = {"caps_source": "private", "importance_source": "private"}
+    plan = Plan(epsilon, 1e-9, Participants(3, 40), C, M, (2, 2), unit="paper", **private)
+    due = charges(plan.calibrate(), ["north"])
+    made = plan.calibrate(np.arange(1.0, C + 1))
+    assert {charge.unit for charge in due} == {"paper", "patient", "image"}
+    assert [charge.unit for charge in due if charge.needs_budget] == ["paper"]
+    for charge in due:
+        assert Fraction(charge.rho) >= exact_cost(made, charge.unit)
+    assert covers(entries(due), made, ["north"])
+
+
+@settings(max_examples=60)
+@given(plans(), weights)
+def test_what_a_release_costs_is_within_what_was_asked_for(plan, scores):
+    """In fifty digits, with nothing rounded in our favour."""
+    rho = exact_cost(plan.calibrate(scores), plan.unit)
+    with mpmath.workdps(50):
+        rho, delta = mpmath.mpf(rho.numerator) / rho.denominator, mpmath.mpf(plan.delta)
+        if plan.conversion == "paper":
+            assert rho + 2 * mpmath.sqrt(rho * mpmath.log(1 / delta)) <= plan.epsilon
+            return
+        mu, epsilon = mpmath.sqrt(2 * rho), mpmath.mpf(plan.epsilon)
+        tails = [mpmath.ncdf(-epsilon / mu + sign * mu / 2) for sign in (1, -1)]
+        assert tails[0] - mpmath.exp(epsilon) * tails[1] <= delta
+
+
+def test_charges_too_small_are_found():
+    """Negative control of `covers`: a little less rho, or one draw less, does not pay."""
+    plan = Plan(8.0, 1e-5, Participants(3, 40), C, M, (2, 2))
+    made = plan.calibrate(np.arange(1.0, C + 1))
+    due = entries(charges(made, ["north"]))
+    assert covers(due, made, ["north"])
+    for place, entry in enumerate(due):
+        for change in (
+            {"rho": entry["rho"] * (1 - 1e-9)},
+            {"draws": entry["draws"] - 1},
+            {"cohort": "south"},
+            {"unit": "image"},
+        ):
+            assert not covers([*due[:place], entry | change, *due[place + 1 :]], made, ["north"])
+    assert not covers(due[1:], made, ["north"])
+    assert not covers([], made, ["north"])
+    assert not covers(due, made, ["north", "south"])
+
+
+def test_the_plan_says_who_pays():
+    plan = Plan(8.0, 1e-5, Participants(3, 40), C, M, (2, 2))
+    assert payers(plan, COHORTS) == [(name, "patient") for name in COHORTS]
+    assert payers(replace(plan, unit="paper"), COHORTS) == [(name, "paper") for name in COHORTS]
+    assert payers(replace(plan, unit="image"), COHORTS) == [("queries", "image")]
+
+
+def rows_of(ledger, action="reserve"):
+    return {(row.cohort, row.unit): row.rho for row in ledger.rows() if row.action == action}
+
+
+def test_a_patient_budget_binds_even_when_the_plan_counts_as_the_paper_does(
+    tmp_path, ensemble, queries, make_plan, make_ledger
+):
+    """The paper's epsilon of 8 costs a patient far more than 20, and that is refused."""
+    ledger, plan = make_ledger("patient", epsilon=20.0), make_plan("paper")
+    start = Options(progress=lambda count: pytest.fail("a network was asked"))
+    ledger.set_budget(COHORTS, "paper", epsilon=8.0, delta=1e-5, conversion="paper")
+    with pytest.raises(BudgetExceededError) as caught:
+        create(tmp_path / "r", ensemble, queries, plan, ledger=ledger, options=start)
+    assert caught.value.unit == "patient"
+    assert not rows_of(ledger)
+    assert not (tmp_path / "r").exists()
+
+    ledger.set_budget(COHORTS, "patient", epsilon=1e4, delta=1e-5)
+    release = create(tmp_path / "r", ensemble, queries, plan, ledger=ledger)
+    charged = rows_of(ledger)
+    everyone = {(name, unit) for name in COHORTS for unit in ("patient", "paper")}
+    assert set(charged) == everyone | {("queries", "image")}
+    for (_, unit), rho in charged.items():
+        stated = release.statement["guarantee"][unit]["rho"]
+        assert stated <= rho < stated * (1 + 1e-9)
+    assert rows_of(ledger, "commit") == charged
+
+
+def test_a_budget_that_is_set_later_finds_what_was_spent(
+    tmp_path, ensemble, queries, make_plan, make_ledger
+):
+    """Whatever the unit of a plan, its cost to a patient is on record."""
+    ledger = make_ledger("paper", epsilon=20.0)
+    release = create(tmp_path / "r", ensemble, queries, make_plan("paper"), ledger=ledger)
+    patient = release.statement["guarantee"]["patient"]
+    ledger.set_budget(COHORTS, "patient", epsilon=8.0, delta=1e-5)
+    balance = ledger.balance("north", "patient")
+    assert balance.remaining == 0
+    assert balance.epsilon_spent == pytest.approx(patient["epsilon_exact"], rel=1e-6)
+    with pytest.raises(BudgetExceededError):
+        create(tmp_path / "s", ensemble, queries, make_plan(), ledger=ledger)
+
+
+def test_an_image_level_plan_is_paid_by_the_queries(tmp_path, ensemble, queries, make_plan):
+    plan = make_plan("paper", unit="image")
+    ledger = Ledger(tmp_path / "ledger")
+    with pytest.raises(LedgerError, match=r"'queries' has no image budget.*canal ledger budget"):
+        create(tmp_path / "r", ensemble, queries, plan, ledger=ledger)
+    assert start_ledger(ledger, plan, ensemble.cohorts)
+    create(tmp_path / "r", ensemble, queries, plan, ledger=ledger)
+    assert {("queries", "image"), ("north", "patient"), ("west", "paper")} < set(rows_of(ledger))
+
+
+def test_images_with_a_budget_are_not_read_in_the_clear(
+    tmp_path, ensemble, queries, make_plan, ledger
+):
+    ledger.set_budget("queries", "image", epsilon=100.0, delta=1e-5)
+    with pytest.raises(LedgerError, match="in the clear; take private caps"):
+        create(tmp_path / "r", ensemble, queries, make_plan(), ledger=ledger)
+    assert not rows_of(ledger)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"preset": "honest"},
+        {"preset": "paper"},
+        {"preset": "paper", "unit": "image", "epsilon": 0.3, "conversion": "exact"},
+        {"preset": "honest", "caps_source": "private", "epsilon": 100.0, "delta": 1e-9},
+    ],
+)
+def test_a_fresh_ledger_gets_exactly_enough(tmp_path, ensemble, queries, make_plan, choices):
+    """One release fits; a second does not; a third, smaller one neither."""
+    plan, ledger = make_plan(**choices), Ledger(tmp_path / "ledger")
+    assert start_ledger(ledger, plan, ensemble.cohorts)
+    create(tmp_path / "first", ensemble, queries, plan, ledger=ledger)
+    assert all(check.passed for check in verify(tmp_path / "first", ledger))
+    rows = ledger.rows()
+    with pytest.raises(BudgetExceededError):
+        create(tmp_path / "second", ensemble, queries, plan, ledger=ledger)
+    smaller = replace(plan, epsilon=plan.epsilon / 20)
+    with pytest.raises(BudgetExceededError):
+        create(tmp_path / "third", ensemble, queries, smaller, ledger=ledger)
+    # The first again is the first: it is there, and pays nothing.
+    create(tmp_path / "first", ensemble, queries, plan, ledger=ledger)
+    assert ledger.rows() == rows
+    balance = ledger.balance(*payers(plan, ensemble.cohorts)[0])
+    # Rounded up when it is read back, so the last bit may be above.
+    assert balance.epsilon_spent == pytest.approx(plan.epsilon, rel=1e-9)
+    assert 0 <= balance.remaining < 1e-9 * balance.budget
+    assert not start_ledger(ledger, plan, ensemble.cohorts)
+    assert math.isclose(balance.budget, balance.spent, rel_tol=1e-6)
