@@ -1,5 +1,6 @@
 """What the README tells people to type works as it stands there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,9 +21,15 @@ def test_commands_and_programs(tmp_path):
     programs = [["python", "-c", program] for program in blocks("python")]
     assert commands
     assert programs
+    # One thread each: the tests run in two processes already.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CANAL_CACHE": str(tmp_path / "cache")}
     for name, *arguments in commands + programs:
         done = subprocess.run(
-            [BIN / name, *arguments], cwd=tmp_path, capture_output=True, text=True
+            [BIN / name, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, f"{name} {arguments}\n{done.stderr}"
 
