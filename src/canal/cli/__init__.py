@@ -12,6 +12,7 @@ from canal.cli.experiment import experiment_app
 from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
 from canal.cli.release import release_app
+from canal.cli.student import student_app
 from canal.cli.teacher import init, teacher_app
 from canal.errors import CanalError
 
@@ -28,6 +29,7 @@ app.add_typer(teacher_app, name="teacher")
 app.command("plan")(plan)
 app.add_typer(release_app, name="release")
 app.command("account")(account)
+app.add_typer(student_app, name="student")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(experiment_app, name="experiment")
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from canal.cli.flags import with_settings
-from canal.teachers.settings import DataSettings, Settings
-
-if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+from canal.cli.network import load_part, measure
+from canal.teachers.settings import Settings
 
 teacher_app = typer.Typer(no_args_is_help=True, help="Train a teacher at a site, and measure it.")
 _Data = Annotated[Path, typer.Option(help="The folder of the data set.")]
@@ -37,7 +35,7 @@ def init(
     from canal.models.unet import UNetArchitecture
     from canal.teachers.run import initialise
 
-    arrays = None if data is None else _load(data, split, part, settings.data)
+    arrays = None if data is None else load_part(data, split, part, settings.data)
     if arrays is not None:
         dims = arrays.images.ndim - 2
     architecture = UNetArchitecture(
@@ -74,7 +72,7 @@ def train(
     from canal.cli.progress import training
     from canal.teachers.run import train as make
 
-    arrays = _load(data, split, cohort, settings.data)
+    arrays = load_part(data, split, cohort, settings.data)
     name = cohort if split is not None else ""
     with training(name or "teacher", settings.training.steps) as report:
         made = make(out, init, arrays, settings.training, name=name, report=report)
@@ -96,49 +94,4 @@ def evaluate(
     settings: Settings,
 ) -> None:
     """Measure Dice, IoU and HD95 of every image; write a table and a picture."""
-    from dataclasses import replace
-
-    from canal.models import checkpoint
-    from canal.teachers import evaluate as measure
-
-    network, made = checkpoint.load(teacher)
-    # The network knows what it was made for.
-    known = replace(settings.data, size=made.size[0], channels=made.architecture["in_channels"])
-    arrays = _load(data, split, part, known)
-    predicted = measure.predict(network, arrays)
-    found = measure.scores(predicted, arrays)
-    out = teacher if out is None else out
-    out.mkdir(parents=True, exist_ok=True)
-    measure.write_csv(out / "scores.csv", found)
-    measure.write_grid(out / "grid.png", arrays, predicted, found)
-    summary = measure.summary(found)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(summary, indent=1))
-        return
-    low, high = summary["dice_interval"]
-    distance = "-" if summary["hd95"] is None else f"{summary['hd95']:.1f} px"
-    typer.echo(
-        f"{summary['images']} images: Dice {100 * summary['dice']:.1f} "
-        f"(95 % interval {100 * low:.1f} to {100 * high:.1f}), IoU {100 * summary['iou']:.1f}, "
-        f"HD95 {distance}\n{out / 'scores.csv'}, {out / 'grid.png'}"
-    )
-
-
-def _load(path: Path, split: Path | None, part: str, settings: DataSettings) -> Arrays:
-    from canal.cli.progress import counting
-    from canal.data import cache
-    from canal.data.readers import read
-    from canal.data.split import Split
-
-    data = read(path, normal=settings.normal)
-    wanted = None if split is None else Split.read(split).part(part)
-    with counting("decoding", len(data.cases)) as progress:
-        arrays = cache.load(
-            data.cases,
-            size=(settings.size,) * data.spatial_dims,
-            channels=settings.channels or None,
-            progress=progress,
-        )
-    return arrays if wanted is None else arrays.rows(wanted)
+    measure(teacher, data, split, part, out, settings, as_json=as_json)

@@ -1,0 +1,120 @@
+"""`canal student`: distil from a release, measure, and segment images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from canal.cli.flags import with_settings
+from canal.cli.network import load_part, measure
+from canal.teachers.settings import Settings
+
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
+
+student_app = typer.Typer(
+    no_args_is_help=True, help="Train the recipient's student on a release, and use it."
+)
+_Data = Annotated[Path, typer.Option(help="The folder of the data set.")]
+_Split = Annotated[Path | None, typer.Option(help="A split; without it, all cases.")]
+_Student = Annotated[Path, typer.Option(help="Folder of the student.")]
+
+
+@student_app.command()
+@with_settings("data", "training", "distill")
+def train(
+    *,
+    init: Annotated[Path, typer.Option(help="Folder of the shared initialisation.")],
+    data: _Data,
+    out: Annotated[Path, typer.Option(help="The run folder; a stopped run goes on there.")],
+    release: Annotated[Path | None, typer.Option(help="The release to learn from.")] = None,
+    mode: Annotated[
+        Literal["release", "noiseless", "noise-only", "alone", "pooled"],
+        typer.Option(help="release, or one of the controls that it is compared with."),
+    ] = "release",
+    split: _Split = None,
+    part: Annotated[str, typer.Option(help="Part of the split that is the recipient's.")] = (
+        "recipient"
+    ),
+    settings: Settings,
+) -> None:
+    """Train a student: its own labels, and what was released about its images."""
+    from canal.cli.progress import training
+    from canal.distill.run import train as make
+    from canal.errors import InvalidValueError
+    from canal.release.store import Release
+
+    opened = None if release is None or mode in ("alone", "pooled") else Release.open(release)
+    if mode == "noiseless" and (opened is None or opened.plan.allocation != "none"):
+        raise InvalidValueError(
+            "mode noiseless wants a release that was made with --allocation none --not-private"
+        )
+    arrays = _recipient(data, split, part, settings, pooled=mode == "pooled")
+    kind: Literal["release", "noise-only", "alone"] = "alone"
+    if mode in ("release", "noiseless"):
+        kind = "release"
+    elif mode == "noise-only":
+        kind = "noise-only"
+    with training(f"student, {mode}", settings.training.steps) as report:
+        made = make(
+            *(out, init, arrays, settings.training, settings.distill),
+            release=opened,
+            mode=kind,
+            report=report,
+        )
+    typer.echo(f"{out}: student of {made.notes['images']} images, {mode}")
+
+
+def _recipient(
+    data: Path, split: Path | None, part: str, settings: Settings, *, pooled: bool
+) -> Arrays:
+    from canal.data.split import Split
+    from canal.errors import InvalidValueError
+
+    if not pooled:
+        return load_part(data, split, part, settings.data, unlabelled=True)
+    if split is None:
+        raise InvalidValueError("mode pooled takes everybody's images but the test's; give --split")
+    everyone = Split.read(split)
+    ids = [*everyone.recipient, *(name for ids in everyone.cohorts.values() for name in ids)]
+    return load_part(data, None, "", settings.data).rows(ids)
+
+
+@student_app.command()
+@with_settings("data")
+def evaluate(
+    *,
+    student: _Student,
+    data: _Data,
+    split: _Split = None,
+    part: Annotated[str, typer.Option(help="Part of the split to measure on.")] = "test",
+    out: Annotated[
+        Path | None, typer.Option(help="Where scores.csv and grid.png go; the student's folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    settings: Settings,
+) -> None:
+    """Measure Dice, IoU and HD95 of every image; write a table and a picture."""
+    measure(student, data, split, part, out, settings, as_json=as_json)
+
+
+@student_app.command()
+def predict(
+    *,
+    student: _Student,
+    images: Annotated[Path, typer.Option(help="A folder of images; no masks are needed.")],
+    out: Annotated[Path, typer.Option(help="Folder for the masks.")],
+) -> None:
+    """Segment a folder of images: a mask for each, PNG or NIfTI."""
+    from canal.cli.progress import counting
+    from canal.data.readers import read
+    from canal.distill.predict import predict as segment
+    from canal.models import checkpoint
+
+    network, made = checkpoint.load(student)
+    found = read(images, unlabelled=True)
+    with counting("segmenting", len(found.cases)) as progress:
+        written = segment(network, made, found.cases, out, progress)
+    typer.echo(f"{out}: {len(written)} masks")

@@ -1,0 +1,1 @@
+"""The student: reads a release and its own data, nothing else."""

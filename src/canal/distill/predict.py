@@ -1,0 +1,80 @@
+"""Masks of a folder of images, in the size and the kind of file of each image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from canal.data.case import Case
+from canal.data.decode import decode_image, is_volume, open_picture
+from canal.errors import DataError
+from canal.models.mode import evaluating
+from canal.teachers.batches import to_float
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from canal.models.checkpoint import Checkpoint
+
+
+def predict(
+    network: nn.Module,
+    made: Checkpoint,
+    cases: tuple[Case, ...],
+    out: Path,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[Path]:
+    """Segment every image and write its mask, PNG for a picture and NIfTI for a volume.
+
+    Args:
+        network: trained.
+        made: what it was made for.
+        cases: whose images.
+        out: folder of the masks; named as the images are.
+        progress: called with 1 for every image.
+    """
+    import torch
+
+    written = []
+    with evaluating(network), torch.no_grad():
+        for case in cases:
+            pixels = decode_image(case, size=made.size, channels=made.architecture["in_channels"])
+            logits = network(to_float(torch.from_numpy(pixels[None].copy())))[0]
+            path = out / case.id
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write = _write_volume if is_volume(case.image[0]) else _write_picture
+            written.append(write(path, case.image[0], logits.numpy()))
+            progress(1)
+    return written
+
+
+def _write_picture(path: Path, image: Path, logits: NDArray[np.float32]) -> Path:
+    from PIL import Image
+
+    size = open_picture(image).size
+    # The logits are resized, not the mask: an outline stays smooth.
+    grown = Image.fromarray(logits[0]).resize(size, resample=Image.Resampling.BILINEAR)
+    target = path.with_name(path.name + ".png")
+    Image.fromarray(np.where(np.asarray(grown) > 0, 255, 0).astype(np.uint8)).save(target)
+    return target
+
+
+def _write_volume(path: Path, image: Path, logits: NDArray[np.float32]) -> Path:
+    import nibabel
+    import torch
+
+    original = nibabel.load(image)
+    shape = tuple(original.shape[:3])  # type: ignore[attr-defined]
+    if len(shape) != 3:
+        raise DataError(f"{image} is no volume of 3 axes; export it as one")
+    grown = torch.nn.functional.interpolate(
+        torch.from_numpy(logits[None]), size=shape, mode="trilinear"
+    )
+    mask = (grown[0, 0] > 0).to(torch.uint8).numpy()
+    target = path.with_name(path.name + ".nii.gz")
+    nibabel.save(nibabel.Nifti1Image(mask, original.affine), target)  # type: ignore[attr-defined]
+    return target
