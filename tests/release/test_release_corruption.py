@@ -8,11 +8,14 @@ the ledger finds it, or nothing was changed that anyone reads.
 import copy
 import json
 import random
+import resource
 import signal
 import sqlite3
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +38,7 @@ from canal.release.store import Release
 from canal.release.verification import verify
 
 SEEDS, EACH = 20, 50
-SECONDS = 20  # what takes longer hangs
+SECONDS, GIGABYTES = 20, 2  # what takes more hangs
 
 
 class Victim:
@@ -334,14 +337,24 @@ FORGERY = (
 )
 
 
+class Noon(datetime):
+    @classmethod
+    def now(cls, zone=None):
+        return cls(2026, 1, 1, 12, tzinfo=zone)
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory, ensemble, queries, make_plan):
     """A finished release of three shards, and its ledger, which knows another one too."""
     folder = tmp_path_factory.mktemp("published")
-    ledger = Ledger(folder / "ledger.sqlite")
-    ledger.set_budget(ensemble.cohorts, "patient", epsilon=20.0, delta=1e-5)
+    rng = random.Random(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aggregator, "ROWS", 16)
+        # The same bytes in every run, so that the same mutations hit the same places.
+        patch.setattr("secrets.token_bytes", rng.randbytes)
+        patch.setattr("canal.privacy.chain.datetime", Noon)
+        ledger = Ledger(folder / "ledger.sqlite")
+        ledger.set_budget(ensemble.cohorts, "patient", epsilon=20.0, delta=1e-5)
         for name, epsilon in (("other", 2.0), ("release", 8.0)):
             plan = make_plan(epsilon=epsilon)
             aggregator.create(folder / name, ensemble, queries, plan, ledger=ledger)
@@ -358,15 +371,18 @@ def victim(published, tmp_path):
 
 @pytest.fixture
 def in_time():
-    """What hangs is stopped."""
+    """What hangs is stopped, and what asks for gigabytes does not get them."""
 
     def too_late(*_):
-        raise AssertionError("hangs")
+        pytest.fail("hangs")
 
-    before = signal.signal(signal.SIGALRM, too_late)
+    before, limits = signal.signal(signal.SIGALRM, too_late), resource.getrlimit(resource.RLIMIT_AS)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + GIGABYTES * 2**30, limits[1]))
     yield lambda: signal.alarm(SECONDS)
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+    resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def looked_at(victim):
@@ -458,3 +474,10 @@ def test_a_research_run_is_not_passed_off_as_private(ensemble, queries, make_pla
     failed = [check for check in verify(made.path) if check.passed is False]
     assert [check.what for check in failed] == ["shards"]
     assert "warns" in failed[0].detail
+
+
+def test_a_ledger_whose_tables_have_no_names(victim):
+    with closing(sqlite3.connect(victim.ledger)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET type = CAST(type AS BLOB) WHERE name = 'head'")
+    assert is_noticed(victim)

@@ -178,7 +178,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def _read(connection: sqlite3.Connection) -> list[Row]:
     # Exactly our two tables: a trigger could swallow what is written, a view pretend what is read.
     schema = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
-    if sorted(schema) != [("table", name) for name in sorted(_TABLES)]:
+    if len(schema) != len(_TABLES) or set(schema) != {("table", name) for name in _TABLES}:
         raise LedgerTamperedError("this file holds no ledger, or more than a ledger")
     rows = [
         Row(*fields)

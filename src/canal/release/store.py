@@ -40,7 +40,10 @@ class Release:
             self.caps: NDArray[np.float64] = np.array(numbers["caps"], dtype=np.float64)
             self.scale: NDArray[np.float64] = np.array(numbers["scale"], dtype=np.float64)
             # In units of the features, as a student meets it.
-            self.sigma: NDArray[np.float64] = self.caps * np.array(numbers["sigma"], np.float64)
+            with np.errstate(over="ignore"):
+                self.sigma: NDArray[np.float64] = self.caps * np.array(numbers["sigma"], np.float64)
+            if not all(type(side) is int for side in self.plan.grid):
+                raise ValueError("the grid has a side that is no whole number")
             if not self.channels.shape == self.caps.shape == self.scale.shape == self.sigma.shape:
                 raise ValueError("not every channel has its cap, its scale and its sigma")
             self._shards = tuple(Shard(**entry) for entry in manifest.shards)

@@ -1,0 +1,156 @@
+"""Training a student: what it reads, what it minimises, and that arms differ in one thing only."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from canal.distill.run import Objective, train
+from canal.distill.student import Student
+from canal.distill.targets import Targets
+from canal.errors import CheckpointError, InvalidValueError
+from canal.models import checkpoint
+from canal.models.loss import task_loss
+from canal.models.unet import BOTTLENECK, weights_digest
+from canal.teachers.batches import Batches, orient
+from canal.teachers.settings import DistillSettings, TrainingSettings
+
+SHORT = TrainingSettings(steps=4, batch_size=4, save_every=2)
+
+
+def digest(folder):
+    return weights_digest(checkpoint.load(folder)[0])
+
+
+def student_of(init, targets):
+    network, about = checkpoint.load(init)
+    torch.manual_seed(0)
+    return Student(network, about.tap, 128, targets.channels, dims=2)
+
+
+def test_arms_share_everything_but_the_targets(init, arrays, make_release, tmp_path):
+    release = make_release()
+    for mode in ("release", "noise-only", "alone"):
+        for turn in ("first", "again"):
+            made = train(
+                tmp_path / f"{mode}-{turn}", init, arrays, SHORT, release=release, mode=mode
+            )
+            assert made.notes == {"role": "student", "mode": mode, "images": 12}
+        assert digest(tmp_path / f"{mode}-first") == digest(tmp_path / f"{mode}-again")
+    assert (
+        len({digest(tmp_path / f"{mode}-first") for mode in ("release", "noise-only", "alone")})
+        == 3
+    )
+    # A feature loss of no weight leaves the student alone, to the bit.
+    off = DistillSettings(feature_weight=0.0)
+    train(tmp_path / "off", init, arrays, SHORT, off, release=release)
+    assert digest(tmp_path / "off") == digest(tmp_path / "alone-first")
+
+
+def test_the_loss_by_hand(init, arrays, make_release):
+    """Supervised and feature loss of a turned batch, each from its own definition."""
+    release, settings = make_release(), DistillSettings(feature_weight=0.3)
+    targets = Targets(release, settings)
+    student = student_of(init, targets)
+    batch = Batches(arrays, batch_size=6, augment=True, seed=4)[3]
+    assert len(set(batch.orientations.tolist())) > 1
+    loss, logits = Objective(arrays, targets, settings, steps=10)(student, batch)
+    caught = []
+    layer = dict(student.network.named_modules())[BOTTLENECK]
+    handle = layer.register_forward_hook(lambda *what: caught.append(what[2]))
+    torch.testing.assert_close(student(batch.images), logits)
+    handle.remove()
+    ours = student.adapter(caught[0])
+    names = [arrays.ids[row] for row in batch.rows]
+    turned = orient(targets.batch(names), batch.orientations)
+    want = task_loss(logits, batch.masks).mean() + 0.3 * targets.distance(ours, turned).mean()
+    torch.testing.assert_close(loss, want)
+
+
+def test_a_turned_target_belongs_to_the_turned_image(make_release, arrays):
+    """Turning an image turns a convolution's output alike; the target must follow."""
+    batch = Batches(arrays, batch_size=12, augment=True, seed=1)[0]
+    pooled = torch.nn.functional.avg_pool2d(torch.from_numpy(arrays.masks).float(), 16)
+    turned = orient(pooled[torch.from_numpy(batch.rows)], batch.orientations)
+    torch.testing.assert_close(torch.nn.functional.avg_pool2d(batch.masks, 16), turned)
+
+
+def test_images_without_a_label_have_the_feature_loss_alone(init, arrays, make_release):
+    targets = Targets(make_release(), DistillSettings())
+    batch = Batches(arrays, batch_size=12, augment=False, seed=0)[0]
+    losses = []
+    for unlabelled in (arrays.ids, ()):
+        some = replace(arrays, unlabelled=frozenset(unlabelled))
+        student = student_of(init, targets)
+        with torch.no_grad():
+            losses.append(float(Objective(some, targets, DistillSettings(), 1)(student, batch)[0]))
+    with torch.no_grad():
+        logits, ours = student_of(init, targets).matched(batch.images)
+    names = [arrays.ids[row] for row in batch.rows]
+    features = 0.1 * float(targets.distance(ours, targets.batch(names)).mean())
+    assert losses[0] == pytest.approx(features, rel=1e-5)
+    assert losses[1] == pytest.approx(features + float(task_loss(logits, batch.masks).mean()))
+
+
+def test_images_that_nobody_asked_about_have_the_supervised_loss_alone(init, arrays, make_release):
+    targets = Targets(make_release(), DistillSettings())
+    strangers = replace(arrays, ids=tuple(f"other {name}" for name in arrays.ids))
+    batch = Batches(strangers, batch_size=4, augment=False, seed=0)[0]
+    student = student_of(init, targets)
+    loss, logits = Objective(strangers, targets, DistillSettings(), 1)(student, batch)
+    torch.testing.assert_close(loss, task_loss(logits, batch.masks).mean())
+
+
+def test_the_weight_decays_to_nothing(arrays, make_release):
+    objective = Objective(arrays, None, DistillSettings(schedule="decay"), steps=100)
+    weights = [objective._weight(step) for step in (0, 50, 100)]
+    np.testing.assert_allclose(weights, [0.1, 0.05, 0.0], atol=1e-12)
+    even = Objective(arrays, None, DistillSettings(), steps=100)
+    assert even._weight(0) == even._weight(99) == 0.1
+
+
+def test_no_teacher_is_loaded_and_no_noise_is_drawn(
+    init, arrays, make_release, tmp_path, monkeypatch
+):
+    """The release is a folder of integers by now; nothing else is asked."""
+    release, opened = make_release(), []
+    load = checkpoint.load
+    monkeypatch.setattr(
+        checkpoint, "load", lambda folder, *a: opened.append(folder) or load(folder, *a)
+    )
+    for name in ("canal.release.ensemble", "canal.release.aggregator", "canal.release.mechanism"):
+        module = sys.modules[name]
+        for noun in ("Ensemble", "Mechanism", "Teacher", "create"):
+            if hasattr(module, noun):
+                monkeypatch.setattr(
+                    module, noun, lambda *a, **k: pytest.fail("a teacher was asked")
+                )
+    monkeypatch.setattr("canal.privacy.randomness.Stream.words", lambda *a: pytest.fail("noise"))
+    train(tmp_path / "s", init, arrays, SHORT, release=release)
+    assert opened == [init]
+
+
+def test_what_determines_a_student_is_written_down(init, arrays, make_release, tmp_path):
+    release = make_release()
+    train(tmp_path / "s", init, arrays, SHORT, release=release)
+    written = json.loads((tmp_path / "s" / "settings.json").read_text())
+    assert written["release"] == release.manifest.digest
+    assert written["mode"] == "release"
+    assert written["distill"]["feature_weight"] == 0.1
+    with pytest.raises(CheckpointError, match="other settings"):
+        train(tmp_path / "s", init, arrays, SHORT, release=release, mode="noise-only")
+
+
+def test_errors(init, arrays, make_release, tmp_path):
+    with pytest.raises(InvalidValueError, match="needs a release"):
+        train(tmp_path / "a", init, arrays, SHORT)
+    strangers = replace(arrays, ids=tuple(f"other {name}" for name in arrays.ids))
+    with pytest.raises(InvalidValueError, match="none of the 12 images"):
+        train(tmp_path / "b", init, strangers, SHORT, release=make_release())
+    blind = replace(arrays, unlabelled=frozenset(arrays.ids))
+    with pytest.raises(InvalidValueError, match="no image has a label"):
+        train(tmp_path / "c", init, blind, SHORT, mode="alone")
+    assert not list(tmp_path.iterdir())
