@@ -11,9 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import privacy, release, training
+from bench import privacy, release, student, training
 
-SUITES = {"privacy": privacy.ratios, "training": training.ratios, "release": release.ratios}
+SUITES = {
+    "privacy": privacy.ratios,
+    "training": training.ratios,
+    "release": release.ratios,
+    "student": student.ratios,
+}
 
 
 def main() -> int:

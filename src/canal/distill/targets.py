@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.errors import InvalidValueError
+from canal.release.per_iteration import PerIterationRelease
 from canal.release.store import Release
 from canal.teachers.settings import DistillSettings
 
@@ -33,14 +34,17 @@ class Targets:
     """The targets of one release.
 
     Args:
-        release: what was published.
+        release: what was published; or the baseline that answers with fresh noise.
         settings: which knobs are turned.
         noise_seed: of a control whose targets are pure noise of the same sigma; None for the
             release itself.
     """
 
     def __init__(
-        self, release: Release, settings: DistillSettings, noise_seed: int | None = None
+        self,
+        release: Release | PerIterationRelease,
+        settings: DistillSettings,
+        noise_seed: int | None = None,
     ) -> None:
         import torch
 

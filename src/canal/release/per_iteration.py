@@ -25,9 +25,11 @@ from canal.release.mechanism import Mechanism
 from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from canal.release.ensemble import Ensemble
+    from canal.release.plan import Plan
     from canal.release.queries import Queries
 
 
@@ -60,6 +62,29 @@ class PerIterationRelease:
         about = [mechanism.to_json(), [teacher.digest for teacher in ensemble.teachers]]
         self._context = hashlib.sha256(json.dumps(about).encode()).digest()
 
+    @property
+    def plan(self) -> Plan:
+        """What was asked for."""
+        return self.mechanism.calibrated.plan
+
+    @property
+    def channels(self) -> NDArray[np.int64]:
+        """Which of the C channels are answered."""
+        return self.mechanism.channels
+
+    @property
+    def caps(self) -> NDArray[np.float64]:
+        """Of those channels."""
+        return self.mechanism.caps
+
+    @property
+    def sigma(self) -> NDArray[np.float64]:
+        """Noise of each channel, in units of the features."""
+        return self.mechanism.sigma * self.mechanism.caps
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
     def batch(self, names: Sequence[str]) -> Tensor:
         """Features of some queries, `[B, M, *grid]`, with noise that was never used before.
 
@@ -68,7 +93,7 @@ class PerIterationRelease:
         """
         import torch
 
-        allowed = self.mechanism.calibrated.plan.releases
+        allowed = self.plan.releases
         wanted = self.asked + Counter(names)
         for name in names:
             if name not in self._rows:

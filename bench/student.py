@@ -1,0 +1,83 @@
+"""The student: a step with a release, and what prior work pays for fresh noise instead."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from bench.ratio import Ratio, compare
+from bench.release import _ensemble, _plan
+from canal.data.cache import Arrays
+from canal.data.synthetic import generate
+from canal.distill.run import Objective
+from canal.distill.student import Student
+from canal.distill.targets import Targets
+from canal.models.unet import BOTTLENECK, UNetArchitecture
+from canal.privacy.randomness import Secret
+from canal.release.aggregator import create
+from canal.release.mechanism import Mechanism
+from canal.release.per_iteration import PerIterationRelease
+from canal.release.queries import Queries
+from canal.release.statistics import Statistics
+from canal.teachers.batches import Batches
+from canal.teachers.settings import DistillSettings
+
+STEPS = 8
+
+
+def ratios() -> Iterator[Ratio]:
+    """Every comparison of the student."""
+    made = generate(64, size=(64, 64))
+    arrays = Arrays(made.ids, made.images, made.masks, "bench")
+    queries = Queries.of(arrays)
+    ensemble = _ensemble([UNetArchitecture().build(seed) for seed in range(3)], BOTTLENECK)
+    plan = _plan(ensemble, queries)
+    with tempfile.TemporaryDirectory() as name:
+        release = create(Path(name) / "release", ensemble, queries, plan, seed=0)
+        settings = DistillSettings()
+        targets = Targets(release, settings)
+        batches = Batches(arrays, batch_size=16, augment=True, seed=0)
+
+        def student() -> Student:
+            return Student(UNetArchitecture().build(9), BOTTLENECK, 256, targets.channels, 2)
+
+        distilled = _steps(student(), batches, Objective(arrays, targets, settings, STEPS))
+        alone = _steps(UNetArchitecture().build(9), batches, Objective(arrays, None, settings, 1))
+        yield compare(
+            f"{STEPS} student steps with a release, 16 images of 64 px",
+            distilled,
+            "the same steps without distillation",
+            alone,
+            target=1 / 1.05,
+            rounds=6,
+        )
+        often = replace(plan, releases=10**6)
+        statistics = Statistics.from_json(release.manifest.statistics)
+        mechanism = Mechanism.of(often.calibrate(statistics.weights(often)), statistics)
+        fresh = PerIterationRelease(mechanism, ensemble, queries, Secret.seeded(0))
+        asking = Targets(fresh, settings)
+        yield compare(
+            "student epoch with a release, K = 3",
+            distilled,
+            "per-iteration release: three teachers and noise at every step",
+            _steps(student(), batches, Objective(arrays, asking, settings, STEPS)),
+            target=2,
+            rounds=4,
+        )
+
+
+def _steps(network: torch.nn.Module, batches: Batches, objective: Objective) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+
+    def run() -> None:
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            loss, _ = objective(network, batches[step])
+            loss.backward()
+            optimizer.step()
+
+    return run
