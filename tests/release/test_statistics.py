@@ -1,5 +1,6 @@
 """Caps and importance: plain means where public, with the planned noise where private."""
 
+import dataclasses
 import json
 import math
 
@@ -237,3 +238,22 @@ def test_weights_are_the_papers_or_matched():
 def test_public_ones_need_the_initialisation():
     with pytest.raises(ReleaseError, match="--init"):
         run(make_plan(3, 4, preset="honest"), [])
+
+
+def test_a_query_without_a_label_adds_nothing_to_the_importance(ensemble, queries, make_plan):
+    """And all that it should to the caps."""
+    arrays = queries.arrays
+    plan = make_plan(caps_bound=1e3)
+
+    def made(unlabelled):
+        asked = Queries.of(dataclasses.replace(arrays, unlabelled=frozenset(unlabelled)))
+        return compute(plan.calibrate(), asked, [], ensemble.shared, None, check=pytest.fail)
+
+    everyone, some = made(()), made(arrays.ids[10:])
+    assert some.caps == everyone.caps
+    _, energies = by_hand(ensemble.shared.network.eval(), arrays.images[:10], arrays.masks[:10])
+    scaled = energies / np.linalg.norm(energies, axis=1, keepdims=True)
+    want = scaled.sum(axis=0) / len(arrays.ids)
+    np.testing.assert_allclose(some.importance.values, want, atol=STEP * 1.01)
+    with pytest.raises(ReleaseError, match="no query has a label"):
+        made(arrays.ids)

@@ -35,7 +35,8 @@ def training(title: str, steps: int) -> Iterator[Callable[[Progress], None]]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[news]}"),
     )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=steps, news="")
 
         def show(progress: Progress) -> None:

@@ -197,7 +197,7 @@ def _queries(
     from canal.data.split import Split
     from canal.release.queries import Queries
 
-    data = read(path)
+    data = read(path, unlabelled=True)
     cases = data.cases if split is None else data.select(Split.read(split).part(part))
     with counting("decoding", len(cases)) as progress:
         arrays = cache.load(cases, size=size, channels=channels, progress=progress)

@@ -27,11 +27,13 @@ class QueryBatch:
         start: row of the first.
         images: float `[B, C, *size]`.
         masks: float `[B, 1, *size]`.
+        labelled: bool `[B]`; where it is false, the mask is not known.
     """
 
     start: int
     images: Tensor
     masks: Tensor
+    labelled: Tensor
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Queries:
 
     Args:
         arrays: decoded cases, in memory or mapped.
-        contents: SHA-256 of each image with its truth. They stay with the aggregator.
+        contents: SHA-256 of each image with its truth, or without; stays with the aggregator.
         images_per_person: the most images that show one person.
     """
 
@@ -65,9 +67,10 @@ class Queries:
             stop = start + BATCH
             images = copy_rows(arrays.images, start, stop)
             masks = copy_rows(arrays.masks, start, stop)
+            known = arrays.labelled[start:stop]
             contents += [
-                hashlib.sha256(image.tobytes() + mask.tobytes()).hexdigest()
-                for image, mask in zip(images, masks, strict=True)
+                hashlib.sha256(image.tobytes() + mask.tobytes() + bytes([int(label)])).hexdigest()
+                for image, mask, label in zip(images, masks, known, strict=True)
             ]
         return cls(arrays, tuple(contents), max(people.values()))
 
@@ -81,8 +84,10 @@ class Queries:
         import torch
 
         stop = len(self.ids) if stop is None else stop
+        labelled = self.arrays.labelled
         for first in range(start, stop, BATCH):
             last = min(first + BATCH, stop)
             images = torch.from_numpy(copy_rows(self.arrays.images, first, last))
             masks = torch.from_numpy(copy_rows(self.arrays.masks, first, last))
-            yield QueryBatch(first, to_float(images), masks.float())
+            known = torch.from_numpy(labelled[first:last])
+            yield QueryBatch(first, to_float(images), masks.float(), known)

@@ -122,6 +122,10 @@ def compute(
         progress: called with the number of images passed through a network.
     """
     plan = calibrated.plan
+    if not queries.arrays.labelled.any():
+        raise ReleaseError(
+            "no query has a label, and importance is the gradient of a loss; label a few of them"
+        )
     made: dict[Name, Statistic] = {}
     sources: tuple[tuple[Source, Sequence[tuple[str, Tap]]], ...] = (
         ("private", teachers),
@@ -187,6 +191,8 @@ def _read(tap: Tap, batch: QueryBatch, names: list[Name]) -> tuple[Tensor, Tenso
     """Channel norms and gradient energies, `[B, C]` each; only what is asked for is computed."""
     if "importance" in names:
         features, energy = tap.features_and_energy(batch.images, batch.masks)
+        # Without a truth there is no loss; such a query adds nothing, and the divisor stays.
+        energy = energy * batch.labelled[:, None]
     else:
         features = energy = tap.features(batch.images)
     return features.double().flatten(2).square().sum(2).sqrt(), energy

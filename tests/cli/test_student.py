@@ -1,0 +1,106 @@
+"""A recipient's day on the command line: students learn from a release, masks come out."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+CANAL = Path(sys.executable).parent / "canal"
+SHORT = ("--steps", "6", "--save-every", "3", "--batch-size", "4", "--size", "32")
+
+
+def call(home, *arguments, code=0):
+    done = subprocess.run(
+        [CANAL, *map(str, arguments)],
+        cwd=home,
+        env=os.environ | {"CANAL_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two hospitals' teachers, and two releases about the recipient's images."""
+    home = tmp_path_factory.mktemp("recipient")
+    call(home, "data", "synthetic", "data", "--count", "36", "--size", "32")
+    cut = ("--test", "0.25", "--recipient", "6", "--partition", "site", "--out", "split.json")
+    call(home, "data", "split", "data", *cut)
+    call(home, "init", "--out", "init", "--size", "32", "--base-channels", "8")
+    sites = ("endoscopy", "ultrasound")
+    chosen = ("--data", "data", "--split", "split.json", "--init", "init")
+    for site in sites:
+        call(home, "teacher", "train", *chosen, "--cohort", site, "--out", site, *SHORT)
+    teachers = [word for site in sites for word in ("--teacher", site)]
+    asked = ("--queries", "data", "--split", "split.json", "--init", "init")
+    call(home, "release", "create", *teachers, *asked, "--seed", "1", "--out", "release")
+    clear = ("--allocation", "none", "--not-private", "--out", "clear")
+    call(home, "release", "create", *teachers, *asked, *clear)
+    return home
+
+
+CHOSEN = ("--init", "init", "--data", "data", "--split", "split.json", *SHORT)
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "images"),
+    [
+        ("release", ("--release", "release", "--frequencies", "1"), 6),
+        ("noiseless", ("--release", "clear"), 6),
+        ("alone", (), 6),
+        ("pooled", (), 27),
+    ],
+)
+def test_students_and_their_controls(home, mode, more, images):
+    said = call(home, "student", "train", *CHOSEN, "--mode", mode, *more, "--out", mode)
+    assert f"student of {images} images, {mode}" in said
+
+
+def test_measured_and_put_to_use(home):
+    call(home, "student", "train", *CHOSEN, "--mode", "alone", "--out", "student")
+    chosen = ("--student", "student", "--data", "data", "--split", "split.json")
+    found = json.loads(call(home, "student", "evaluate", *chosen, "--json"))
+    assert found["images"] == len(json.loads((home / "split.json").read_text())["test"])
+    assert 0 <= found["dice"] <= 1
+    assert (home / "student" / "grid.png").is_file()
+    images = home / "data" / "ultrasound" / "images"
+    call(home, "student", "predict", "--student", "student", "--images", images, "--out", "masks")
+    masks = sorted((home / "masks").iterdir())
+    assert [path.stem for path in masks] == sorted(path.stem for path in images.iterdir())
+    with Image.open(masks[0]) as mask:
+        assert mask.size == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--mode", "release"), "needs a release"),
+        (("--mode", "noiseless", "--release", "release"), "--allocation none"),
+        (("--release", "nowhere"), "holds no release"),
+        (("--release", "release", "--frequencies", "9"), "frequencies = 9"),
+        (("--release", "release", "--feature-weight", "-1"), "feature_weight"),
+    ],
+)
+def test_errors_are_one_sentence(home, arguments, word):
+    said = call(home, "student", "train", *CHOSEN, *arguments, "--out", "nothing", code=2)
+    assert word in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (home / "nothing").exists()
+
+
+def test_an_empty_folder_of_images(home):
+    (home / "empty").mkdir()
+    call(home, "student", "train", *CHOSEN, "--mode", "alone", "--out", "student")
+    said = call(
+        *(home, "student", "predict", "--student", "student", "--images", "empty", "--out", "m"),
+        code=2,
+    )
+    assert "no data set was recognised" in said
