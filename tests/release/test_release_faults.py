@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from canal.data.synthetic import write as write_synthetic
-from canal.errors import ReleaseError
+from canal.errors import CheckpointError, ReleaseError
 from canal.models import checkpoint
 from canal.models.unet import BOTTLENECK
 from canal.privacy import Ledger
 from canal.release.aggregator import create
+from canal.release.ensemble import load_ensemble
 from canal.release.verification import verify
 
 CANAL = Path(sys.executable).parent / "canal"
@@ -154,7 +155,7 @@ def make_disk(tmp_path):
 @pytest.mark.parametrize(
     ("options", "charged"),
     [
-        ("nr_inodes=3", False),
+        pytest.param("nr_inodes=3", False, marks=pytest.mark.slow),
         pytest.param("size=4k", True, marks=pytest.mark.slow),
         ("size=28k", True),
     ],
@@ -245,6 +246,21 @@ def test_a_folder_that_nobody_may_write_to(out, command):
     assert not command.charges()
 
 
+@pytest.mark.slow
+def test_a_budget_that_does_not_suffice(command, tmp_path):
+    command.ledger = Ledger(tmp_path / "other.sqlite")
+    command.ledger_path = command.ledger.path
+    command.ledger.set_budget(SITES, "patient", epsilon=2.0, delta=1e-5)
+    said = command.is_refused()
+    assert "requested" in said
+    assert "remaining" in said
+    assert not command.charges()
+    assert not command.out.exists()
+    command.succeeds("--epsilon", "2")
+    command.assert_finished()
+
+
+@pytest.mark.slow
 def test_no_ledger_at_all(command):
     command.ledger = None
     said = command.is_refused(cwd=command.data)
@@ -279,11 +295,11 @@ def test_a_teacher_that_returns_nan(command):
     command.assert_finished()
 
 
-def test_a_teacher_whose_weights_are_nan(command):
-    good = command.teachers["south"]
-    command.teachers["south"] = spoilt(command.folder / "bad", good, lambda w: w.fill_(math.nan))
-    assert "holds NaN or infinity; training diverged there" in command.is_refused()
-    assert_untouched(command)
+def test_a_teacher_whose_weights_are_nan(checkpoints, tmp_path):
+    """It is sent back before anything is charged."""
+    bad = spoilt(tmp_path / "bad", checkpoints.teachers[0], lambda w: w.fill_(math.nan))
+    with pytest.raises(CheckpointError, match="NaN or infinity; training diverged there"):
+        load_ensemble([bad, *checkpoints.teachers[1:]])
 
 
 def test_a_query_that_cannot_be_decoded(command):
@@ -329,10 +345,6 @@ def test_a_ledger_without_budget(command, tmp_path):
     said = command.is_refused()
     assert "cohort 'north' has no patient budget" in said
     assert "canal ledger budget" in said
-    command.ledger.set_budget(SITES, "patient", epsilon=2.0, delta=1e-5)
-    said = command.is_refused()
-    assert "requested" in said
-    assert "remaining" in said
     assert not command.charges()
     assert not command.out.exists()
     command.ledger.set_budget(SITES, "patient", epsilon=8.0, delta=1e-5)
