@@ -38,7 +38,13 @@ def test_arms_share_everything_but_the_targets(init, arrays, make_release, tmp_p
             made = train(
                 tmp_path / f"{mode}-{turn}", init, arrays, SHORT, release=release, mode=mode
             )
-            assert made.notes == {"role": "student", "mode": mode, "images": 12}
+            assert made.notes == {
+                "role": "student",
+                "mode": mode,
+                "images": 12,
+                "labelled": 12,
+                "release": None if mode == "alone" else release.manifest.digest,
+            }
         assert digest(tmp_path / f"{mode}-first") == digest(tmp_path / f"{mode}-again")
     assert (
         len({digest(tmp_path / f"{mode}-first") for mode in ("release", "noise-only", "alone")})

@@ -42,26 +42,17 @@ def train(
 ) -> None:
     """Train a student: its own labels, and what was released about its images."""
     from canal.cli.progress import training
+    from canal.distill.run import WITHOUT_TARGETS
     from canal.distill.run import train as make
-    from canal.errors import InvalidValueError
     from canal.release.store import Release
 
-    opened = None if release is None or mode in ("alone", "pooled") else Release.open(release)
-    if mode == "noiseless" and (opened is None or opened.plan.allocation != "none"):
-        raise InvalidValueError(
-            "mode noiseless wants a release that was made with --allocation none --not-private"
-        )
+    opened = None if release is None or mode in WITHOUT_TARGETS else Release.open(release)
     arrays = _recipient(data, split, part, settings, pooled=mode == "pooled")
-    kind: Literal["release", "noise-only", "alone"] = "alone"
-    if mode in ("release", "noiseless"):
-        kind = "release"
-    elif mode == "noise-only":
-        kind = "noise-only"
     with training(f"student, {mode}", settings.training.steps) as report:
         made = make(
             *(out, init, arrays, settings.training, settings.distill),
             release=opened,
-            mode=kind,
+            mode=mode,
             report=report,
         )
     typer.echo(f"{out}: student of {made.notes['images']} images, {mode}")

@@ -5,12 +5,11 @@ noise. Controls are modes of the same run, so that arms differ in one thing only
 
 ============  ===================================================================
 `release`     the targets are what was released
+`noiseless`   the same, of a release that was made with allocation none
 `noise-only`  the targets are noise of the same sigma, and nothing else
 `alone`       no targets
+`pooled`      no targets, and the images are everybody's
 ============  ===================================================================
-
-`noiseless` is `release` with a folder that was made with allocation none; `pooled` is `alone` on
-the images of everybody.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
 
     from canal.data.cache import Arrays
 
-Mode = Literal["release", "noise-only", "alone"]
+Mode = Literal["release", "noiseless", "noise-only", "alone", "pooled"]
+WITHOUT_TARGETS: tuple[Mode, ...] = ("alone", "pooled")
 
 
 def train(
@@ -71,11 +71,14 @@ def train(
     architecture = UNetArchitecture.from_json(start.architecture)
     check_fit(architecture, start.size, arrays, str(init))
     targets = None
-    if mode != "alone":
+    if mode not in WITHOUT_TARGETS:
         if release is None:
             raise InvalidValueError(f"mode {mode} needs a release; give one, or take mode alone")
-        known = sum(name in release for name in arrays.ids)
-        if not known:
+        if mode == "noiseless" and release.plan.allocation != "none":
+            raise InvalidValueError(
+                "mode noiseless wants a release that was made with --allocation none --not-private"
+            )
+        if not any(name in release for name in arrays.ids):
             raise InvalidValueError(
                 f"none of the {len(arrays.ids)} images is in {release.path}; give the images that "
                 "the release was asked about"
@@ -84,12 +87,13 @@ def train(
         targets = Targets(release, distill, seed)
     if targets is None and not arrays.labelled.any():
         raise InvalidValueError("no image has a label, and there is no release to learn from")
+    source = release.manifest.digest if targets and release else None
     run = RunFolder(folder)
     run.claim(
         {
             "init": start.initialisation,
             "mode": mode,
-            "release": release.manifest.digest if targets and release else None,
+            "release": source,
             "distill": asdict(distill) if targets else None,
             **provenance(arrays, training),
         }
@@ -102,7 +106,13 @@ def train(
         initialisation=start.initialisation,
         data=arrays.digest,
         size=start.size,
-        notes={"role": "student", "mode": mode, "images": len(arrays.ids)},
+        notes={
+            "role": "student",
+            "mode": mode,
+            "images": len(arrays.ids),
+            "labelled": int(arrays.labelled.sum()),
+            "release": source,
+        },
     )
     if targets is None:
         objective = Objective(arrays, None, distill, training.steps)
