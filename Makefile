@@ -5,15 +5,15 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all lint types bench format clean
+.PHONY: demo test test-all lint types bench format clean browser
 
-demo: $(READY)  ## what a release will cost and carry
-	$(BIN)/canal plan --epsilon 8 --delta 1e-5 --teachers 3 --queries 1000
+demo: $(READY)  ## three invented hospitals, from scans to a report; about three minutes
+	$(BIN)/canal demo
 
-test: lint types  ## lint, type-check, test
+test: lint types browser  ## lint, type-check, test
 	$(BIN)/pytest -n 2 -m "not slow and not data"
 
-test-all: lint types  ## everything, the slow and the data-dependent tests too
+test-all: lint types browser  ## everything, the slow and the data-dependent tests too
 	$(BIN)/pytest -n 2
 
 lint: $(READY)
@@ -23,6 +23,15 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# Tests open the pages in a real browser, and are skipped where there is none: nothing here fails.
+browser:  ## Chromium, from Debian where we may install it
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
+	    { timeout 120 apt-get -qq update && DEBIAN_FRONTEND=noninteractive timeout 300 \
+	      apt-get -qq install --yes --no-install-recommends chromium fonts-liberation; } \
+	      >/dev/null 2>&1 || echo "Chromium could not be installed; its tests are skipped"; \
+	  else echo "no Chromium, so its tests are skipped; install it with apt-get as root"; fi; }
 
 bench: $(READY)  ## speed, as ratios against named rivals in one run
 	$(BIN)/python -m bench
@@ -39,4 +48,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) canal-demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,37 +1,38 @@
 """What the README tells people to type works as it stands there."""
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from canal.cli import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def test_commands_and_programs(tmp_path, monkeypatch):
+    """In the order of the page, in one folder; commands in this process, programs in their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tests run in two processes already
+    found = re.findall(r"```(bash|python)\n(.*?)```", README, re.DOTALL)
+    assert {language for language, _ in found} == {"bash", "python"}
+    for language, text in found:
+        if language == "python":
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+            assert done.returncode == 0, f"{text}\n{done.stderr}"
+            continue
+        for line in text.splitlines():
+            name, *arguments = line.split()
+            assert name == "canal"
+            app(arguments, standalone_mode=False)
 
 
-def test_commands_and_programs(tmp_path):
-    """In the order of the page, in one folder."""
-    commands = [line.split() for block in blocks("bash") for line in block.splitlines()]
-    programs = [["python", "-c", program] for program in blocks("python")]
-    assert commands
-    assert programs
-    # One thread each: the tests run in two processes already.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CANAL_CACHE": str(tmp_path / "cache")}
-    for name, *arguments in commands + programs:
-        done = subprocess.run(
-            [BIN / name, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{name} {arguments}\n{done.stderr}"
+def test_the_api_takes_six_lines():
+    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in program.splitlines() if line]) == 6
 
 
 def test_quoted_words_are_what_the_plan_says():

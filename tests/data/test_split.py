@@ -211,7 +211,7 @@ def test_cases_that_cannot_be_divided(cases, settings, said):
 
 
 def test_a_part_that_is_not_there_is_answered_with_those_that_are():
-    with pytest.raises(DataError, match="no part 'site-9'; it has test, recipient, site-1"):
+    with pytest.raises(DataError, match="no part 'site-9'; it has test, recipient, pooled, site-1"):
         make_split(_cases(100)).part("site-9")
 
 

@@ -139,7 +139,7 @@ class Server:
             self.arrays = Arrays(
                 tuple(content["ids"].tolist()), content["images"], content["masks"], ""
             )
-        self.ensemble, _ = load_ensemble(list(map(Path, teachers)), Path(init))
+        self.ensemble = load_ensemble(list(map(Path, teachers)), Path(init))
         aggregator.ROWS = SHARD_ROWS
         # What torch prepares on first use, the children then find done.
         for batch in Queries.of(self.arrays).batches():

@@ -38,16 +38,17 @@ def again(tmp_path, checkpoints):
 
 
 def test_checkpoints_become_an_ensemble(checkpoints, ensemble):
-    loaded, common = load_ensemble(checkpoints.teachers, checkpoints.init)
+    loaded = load_ensemble(checkpoints.teachers, checkpoints.init)
     assert loaded.cohorts == ensemble.cohorts == SITES
     assert [t.digest for t in loaded.teachers] == [t.digest for t in ensemble.teachers]
-    assert loaded.initialisation == ensemble.initialisation == common.initialisation
+    assert loaded.initialisation == ensemble.initialisation
+    assert loaded.images == (1, 32, 32)
     assert weights_digest(loaded.shared.network) == loaded.initialisation
     assert loaded.shape(1, (32, 32)) == (128, (2, 2))
     images = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     for mine, theirs in zip(loaded.teachers, ensemble.teachers, strict=True):
         assert torch.equal(mine.tap.features(images), theirs.tap.features(images))
-    assert load_ensemble(checkpoints.teachers)[0].shared is None
+    assert load_ensemble(checkpoints.teachers).shared is None
 
 
 def test_one_cohort_cannot_speak_twice(checkpoints, again):
@@ -95,7 +96,7 @@ def test_the_initialisation_is_no_teacher_and_a_teacher_no_initialisation(checkp
 
 def test_a_folder_names_a_cohort_that_has_no_name(tmp_path, checkpoints, again):
     shutil.move(again(notes={"role": "teacher"}), tmp_path / "outpost")
-    loaded, _ = load_ensemble([*checkpoints.teachers, tmp_path / "outpost"])
+    loaded = load_ensemble([*checkpoints.teachers, tmp_path / "outpost"])
     assert loaded.cohorts == (*SITES, "outpost")
 
 
@@ -136,7 +137,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_anything_is_written(
 def test_more_images_of_a_person_than_the_plan_counts_are_refused(
     tmp_path, ensemble, arrays, make_plan
 ):
-    queries = Queries.of(arrays, dict.fromkeys(arrays.ids[:4], "one person"))
+    queries = Queries.of(replace(arrays, groups=dict.fromkeys(arrays.ids[:4], "one person")))
     with pytest.raises(ReleaseError, match=r"counts 1 images .* has 4 .*--images-per-person"):
         create(tmp_path / "r", ensemble, queries, make_plan(), seed=1)
 

@@ -7,11 +7,15 @@ import sys
 import typer
 
 from canal.cli.account import account
+from canal.cli.attack import attack_app
+from canal.cli.audit import audit
 from canal.cli.data import data_app
+from canal.cli.demo import demo
 from canal.cli.experiment import experiment_app
 from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
 from canal.cli.release import release_app
+from canal.cli.report import report
 from canal.cli.student import student_app
 from canal.cli.teacher import init, teacher_app
 from canal.errors import CanalError
@@ -23,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Hospitals share what their segmentation models learned, without exposing a patient.",
 )
+app.command("demo")(demo)
 app.add_typer(data_app, name="data")
 app.command("init")(init)
 app.add_typer(teacher_app, name="teacher")
@@ -30,13 +35,16 @@ app.command("plan")(plan)
 app.add_typer(release_app, name="release")
 app.command("account")(account)
 app.add_typer(student_app, name="student")
+app.add_typer(attack_app, name="attack")
+app.command("audit")(audit)
 app.add_typer(ledger_app, name="ledger")
+app.command("report")(report)
 app.add_typer(experiment_app, name="experiment")
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from canal import __version__
+        from canal.version import __version__
 
         typer.echo(f"canal {__version__}")
         raise typer.Exit

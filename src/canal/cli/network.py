@@ -64,17 +64,16 @@ def load_part(
 ) -> Arrays:
     """Decode a data set, or one part of it."""
     from canal.cli.progress import counting
-    from canal.data import cache
-    from canal.data.readers import read
-    from canal.data.split import Split
+    from canal.data.load import load
 
-    data = read(path, normal=settings.normal, unlabelled=unlabelled)
-    wanted = None if split is None else Split.read(split).part(part)
-    with counting("decoding", len(data.cases)) as progress:
-        arrays = cache.load(
-            data.cases,
-            size=(settings.size,) * data.spatial_dims,
+    with counting("decoding", None) as progress:
+        return load(
+            path,
+            size=settings.size,
+            split=split,
+            part=part,
             channels=settings.channels or None,
+            normal=settings.normal,
+            unlabelled=unlabelled,
             progress=progress,
         )
-    return arrays if wanted is None else arrays.rows(wanted)

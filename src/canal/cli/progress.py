@@ -11,8 +11,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def counting(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar over things that are counted; gives the function that counts them."""
+def counting(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar over things that are counted; gives the function that counts them.
+
+    Where nobody knows yet how many there are, the bar just moves.
+    """
     from rich.console import Console
     from rich.progress import Progress as Bar
 

@@ -13,7 +13,6 @@ from canal.cli.card import print_card, print_guarantee, print_json, summary
 if TYPE_CHECKING:
     from canal.privacy.ledger import Ledger
     from canal.release.plan import Plan
-    from canal.release.queries import Queries
 
 release_app = typer.Typer(no_args_is_help=True, help="Make a release, check it, read its card.")
 _Folder = Annotated[Path, typer.Argument(help="The release folder.")]
@@ -76,29 +75,29 @@ def create(
     as_json: _Json = False,
 ) -> None:
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
+    from dataclasses import replace
+
+    from canal.cli.network import load_part
     from canal.cli.progress import counting
     from canal.errors import ReleaseError
     from canal.privacy.budget import BudgetSplit
-    from canal.privacy.units import Participants
     from canal.release.aggregator import Options, create, passes
     from canal.release.ensemble import load_ensemble
-    from canal.release.plan import Plan
+    from canal.release.queries import Queries
     from canal.release.workspace import Workspace
+    from canal.teachers.settings import DataSettings
 
-    ensemble, common = load_ensemble(teacher, init)
+    ensemble = load_ensemble(teacher, init)
     if split is not None and part in ensemble.cohorts:
         raise ReleaseError(f"part {part!r} taught one of the teachers; ask about other images")
-    asked = _queries(queries, split, part, common.size, common.architecture["in_channels"])
-    channels, grid = ensemble.shape(asked.arrays.images.shape[1], common.size)
-    most = asked.images_per_person if images_per_person is None else images_per_person
-    plan = Plan.preset(
+    known = DataSettings(size=ensemble.images[1], channels=ensemble.images[0])
+    asked = Queries.of(load_part(queries, split, part, known, unlabelled=True))
+    plan = ensemble.plan(
+        asked,
         preset,
         epsilon=epsilon,
         delta=delta,
-        participants=Participants(len(teacher), len(asked.ids), most),
-        channels=channels,
         released=released,
-        grid=grid,
         unit=unit,
         conversion=conversion,
         nonnegative=nonnegative,
@@ -108,8 +107,10 @@ def create(
         allocation=allocation,
         split=BudgetSplit(*budget_split),
         caps_bound=caps_bound,
-        trained_initialisation=ensemble.trained_initialisation,
     )
+    if images_per_person is not None:
+        people = replace(plan.participants, images_per_person=images_per_person)
+        plan = replace(plan, participants=people)
     broken: list[tuple[str, str]] = []
     charged = seed is None and allocation != "none"
     book = _ledger(ledger, plan, ensemble.cohorts) if charged else None
@@ -186,22 +187,6 @@ def show(folder: _Folder, as_json: _Json = False) -> None:
         print_json(summary(release) | {"statement": release.statement})
     else:
         print_card(release)
-
-
-def _queries(
-    path: Path, split: Path | None, part: str, size: tuple[int, ...], channels: int
-) -> Queries:
-    from canal.cli.progress import counting
-    from canal.data import cache
-    from canal.data.readers import read
-    from canal.data.split import Split
-    from canal.release.queries import Queries
-
-    data = read(path, unlabelled=True)
-    cases = data.cases if split is None else data.select(Split.read(split).part(part))
-    with counting("decoding", len(cases)) as progress:
-        arrays = cache.load(cases, size=size, channels=channels, progress=progress)
-    return Queries.of(arrays, {case.id: case.group for case in cases})
 
 
 def _ledger(path: Path | None, plan: Plan, cohorts: tuple[str, ...]) -> Ledger:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from canal.cli.flags import with_settings
 from canal.cli.network import load_part, measure
 from canal.teachers.settings import Settings
-
-if TYPE_CHECKING:
-    from canal.data.cache import Arrays
 
 student_app = typer.Typer(
     no_args_is_help=True, help="Train the recipient's student on a release, and use it."
@@ -44,10 +41,15 @@ def train(
     from canal.cli.progress import training
     from canal.distill.run import WITHOUT_TARGETS
     from canal.distill.run import train as make
+    from canal.errors import InvalidValueError
     from canal.release.store import Release
 
     opened = None if release is None or mode in WITHOUT_TARGETS else Release.open(release)
-    arrays = _recipient(data, split, part, settings, pooled=mode == "pooled")
+    if mode == "pooled":
+        if split is None:
+            raise InvalidValueError("mode pooled takes everybody's images but the test's: --split")
+        part = "pooled"
+    arrays = load_part(data, split, part, settings.data, unlabelled=True)
     with training(f"student, {mode}", settings.training.steps) as report:
         made = make(
             *(out, init, arrays, settings.training, settings.distill),
@@ -56,21 +58,6 @@ def train(
             report=report,
         )
     typer.echo(f"{out}: student of {made.notes['images']} images, {mode}")
-
-
-def _recipient(
-    data: Path, split: Path | None, part: str, settings: Settings, *, pooled: bool
-) -> Arrays:
-    from canal.data.split import Split
-    from canal.errors import InvalidValueError
-
-    if not pooled:
-        return load_part(data, split, part, settings.data, unlabelled=True)
-    if split is None:
-        raise InvalidValueError("mode pooled takes everybody's images but the test's; give --split")
-    everyone = Split.read(split)
-    ids = [*everyone.recipient, *(name for ids in everyone.cohorts.values() for name in ids)]
-    return load_part(data, None, "", settings.data).rows(ids)
 
 
 @student_app.command()

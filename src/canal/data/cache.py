@@ -12,9 +12,9 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,7 @@ class Arrays:
         masks: uint8 `[N, 1, *size]`, zeros and ones.
         digest: of everything that determines the two.
         unlabelled: ids whose mask is not known; it is all zeros then.
+        groups: whom each image shows, by id; one that is missing is a person of its own.
     """
 
     ids: tuple[str, ...]
@@ -52,6 +53,7 @@ class Arrays:
     masks: NDArray[np.uint8]
     digest: str
     unlabelled: frozenset[str] = frozenset()
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def labelled(self) -> NDArray[np.bool_]:
@@ -69,8 +71,14 @@ class Arrays:
             )
         rows = [where[name] for name in ids]
         digest = hashlib.sha256(json.dumps([self.digest, list(ids)]).encode()).hexdigest()
-        unlabelled = self.unlabelled & frozenset(ids)
-        return Arrays(tuple(ids), self.images[rows], self.masks[rows], digest, unlabelled)
+        return Arrays(
+            tuple(ids),
+            self.images[rows],
+            self.masks[rows],
+            digest,
+            self.unlabelled & frozenset(ids),
+            {name: self.groups[name] for name in ids if name in self.groups},
+        )
 
 
 def copy_rows(array: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
@@ -142,8 +150,14 @@ def load(
             ) from error
     images = np.load(place / "images.npy", mmap_mode="r")
     masks = np.load(place / "masks.npy", mmap_mode="r")
-    unlabelled = frozenset(case.id for case in cases if not case.masks)
-    return Arrays(tuple(case.id for case in cases), images, masks, digest, unlabelled)
+    return Arrays(
+        tuple(case.id for case in cases),
+        images,
+        masks,
+        digest,
+        frozenset(case.id for case in cases if not case.masks),
+        {case.id: case.group for case in cases},
+    )
 
 
 def _content(case: Case) -> str:

@@ -23,7 +23,7 @@ from canal.errors import DataError, InvalidValueError
 Partition = Literal["equal", "site", "dirichlet"]
 PARTITIONS: tuple[Partition, ...] = get_args(Partition)
 _FORMAT = "canal-split/1"
-_RESERVED = ("test", "recipient")
+_RESERVED = ("test", "recipient", "pooled")
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class Split:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def part(self, name: str) -> tuple[str, ...]:
-        """`test`, `recipient`, or a cohort by name."""
-        parts = {"test": self.test, "recipient": self.recipient} | self.cohorts
+        """`test`, `recipient`, a cohort by name, or `pooled`: all of them but the test."""
+        pooled = (*self.recipient, *(name for ids in self.cohorts.values() for name in ids))
+        parts = {"test": self.test, "recipient": self.recipient, "pooled": pooled} | self.cohorts
         if name not in parts:
             raise DataError(f"the split has no part {name!r}; it has {', '.join(parts)}")
         return parts[name]

@@ -42,10 +42,10 @@ WITHOUT_TARGETS: tuple[Mode, ...] = ("alone", "pooled")
 
 
 def train(
-    folder: Path,
-    init: Path,
+    folder: Path | str,
+    init: Path | str,
     arrays: Arrays,
-    training: TrainingSettings,
+    training: TrainingSettings | None = None,
     distill: DistillSettings | None = None,
     *,
     release: Release | None = None,
@@ -66,6 +66,8 @@ def train(
     """
     import torch
 
+    folder, init = Path(folder), Path(init)
+    training = TrainingSettings() if training is None else training
     distill = DistillSettings() if distill is None else distill
     network, start = checkpoint.load(init)
     architecture = UNetArchitecture.from_json(start.architecture)

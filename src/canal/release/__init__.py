@@ -10,6 +10,7 @@
 `statistics`      caps and importance, paid for or public
 `mechanism`       the mean of clipped bottlenecks, with noise added once
 `charges`         who pays, and how much
+`rows`            from query images to stored integers: sum over teachers, noise once
 `workspace`       the private folder in which a release grows
 `aggregator`      pay, claim, draw, publish
 `shard`           the integers of some queries in a file

@@ -35,7 +35,8 @@ from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
 from canal.release.queries import Queries
-from canal.release.shard import ROWS, Shard, Stored, describe_shard, shard_name, write_shard
+from canal.release.rows import make_rows
+from canal.release.shard import ROWS, Shard, describe_shard, shard_name, write_shard
 from canal.release.statement import Facts, stamp, state
 from canal.release.statistics import Statistics, compute
 from canal.release.store import Release
@@ -80,12 +81,12 @@ def passes(plan: Plan) -> int:
 
 
 def create(
-    out: Path,
+    out: Path | str,
     ensemble: Ensemble,
     queries: Queries,
     plan: Plan,
     *,
-    ledger: Ledger | None = None,
+    ledger: Ledger | Path | str | None = None,
     seed: int | None = None,
     not_private: bool = False,
     options: Options | None = None,
@@ -97,12 +98,14 @@ def create(
         ensemble: the teachers; private.
         queries: the recipient's images.
         plan: what is asked for.
-        ledger: is charged before anything is read.
+        ledger: is charged before anything is read; one that is there already.
         seed: of the noise of a research run, which protects nobody and is not charged.
         not_private: must be said to release without noise (allocation `none`).
         options: what cannot change a guarantee.
     """
     options = Options() if options is None else options
+    if isinstance(ledger, Path | str):
+        ledger = Ledger(ledger, must_exist=True)
     check_plan(plan, ensemble.cohorts)
     check_fit(plan, ensemble, queries)
     if plan.allocation == "none" and not not_private:
@@ -120,7 +123,7 @@ def create(
         "queries": dict(zip(queries.ids, queries.contents, strict=True)),
         "noise": "secret" if seed is None else f"seed {seed}",
     }
-    workspace = Workspace(out)
+    workspace = Workspace(Path(out))
     with _telling(workspace), workspace.open(claim):
         if not workspace.is_published():
             secret = workspace.secret() if seed is None else Secret.seeded(seed)
@@ -232,27 +235,18 @@ class _Run:
                 self.options.progress((stop - start) * len(self.ensemble.teachers))
                 yield describe_shard(path, stop - start)
             else:
-                rows = self._rows(mechanism, published, start, stop)
+                rows = make_rows(
+                    mechanism,
+                    self.ensemble,
+                    self.queries,
+                    self.secret,
+                    (self.claim, published),
+                    start=start,
+                    stop=stop,
+                    broken=lambda cohort, row: self.options.check(cohort, self.queries.ids[row]),
+                    progress=self.options.progress,
+                )
                 yield write_shard(path, np.stack(list(rows)), warning)
-
-    def _rows(
-        self, mechanism: Mechanism, published: bytes, start: int, stop: int
-    ) -> Iterator[Stored]:
-        """The stored integers of some queries: one pass through every teacher, noise once."""
-        for batch in self.queries.batches(start, stop):
-            total: Any = 0
-            for teacher in self.ensemble.teachers:
-                clipped = mechanism.contribution(teacher.tap.features(batch.images))
-                for row in np.flatnonzero(clipped.broken).tolist():
-                    self.options.check(teacher.cohort, self.queries.ids[batch.start + row])
-                total = total + clipped.integers
-                self.options.progress(len(batch.images))
-            for row, summed in enumerate(total, start=batch.start):
-                # With the id: two queries of the same content have noise of their own.
-                name = self.queries.ids[row].encode(errors="surrogatepass")
-                content = bytes.fromhex(self.queries.contents[row])
-                context = (b"features", self.claim, published, name, content)
-                yield mechanism.perturb(summed, Stream(self.secret.key(*context)))
 
     def _manifest(
         self,

@@ -160,7 +160,9 @@ def _charts(manifest: Manifest) -> str:
         lost = len(mechanism["weights"]) - len(points)
         title = "Noise on each published channel" + (f" but {lost} of weight 0" if lost else "")
         x_name = f"weight of the channel ({WEIGHTS[manifest.plan['weight']]})"
-        figures.append((title, scatter("noise", title, points, x_name, "σ, noise on the mean")))
+        figures.append(
+            (title, scatter("noise", title, {"channels": points}, x_name, "σ, noise on the mean"))
+        )
     counts = statement["epsilon_by_queries"]
     drawn: dict[str, list[Point]] = {
         unit: [(row["queries"], row[unit]) for row in counts]

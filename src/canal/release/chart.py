@@ -1,4 +1,4 @@
-"""Charts of the privacy card: inline SVG, written by hand, logarithmic on both axes.
+"""Charts for a page: inline SVG, written by hand, logarithmic on both axes.
 
 A chart says in words what it shows, for whoever cannot see it. What differs, differs in more than
 hue. Colours, dashes and sizes are the page's, by class; the drawing is as wide as a phone, so its
@@ -22,6 +22,9 @@ LETTER, LINE = 7.2, 17
 # Room right of a plot: for the names of its lines, or half a tick label.
 NAMES, MARGIN = 54, 22
 MOST_TICKS = 6
+# How groups of points are drawn; they differ in shape.
+MARKS = ("dots", "crosses")
+CROSS = 4
 ROOM = 1.1
 
 
@@ -135,19 +138,46 @@ class Plot:
         )
 
 
-def scatter(name: str, title: str, points: Sequence[Point], x_name: str, y_name: str) -> str:
-    """Points, all above 0; at least one."""
-    plot = Plot.around(points, x_name, y_name, room=ROOM, right=MARGIN)
-    ends = [
-        number(end) for values in zip(*points, strict=True) for end in (min(values), max(values))
-    ]
-    words = (
-        f"{number(len(points))} points. {x_name} from {ends[0]} to {ends[1]}; "
-        f"{y_name} from {ends[2]} to {ends[3]}."
+def scatter(
+    name: str, title: str, groups: Mapping[str, Sequence[Point]], x_name: str, y_name: str
+) -> str:
+    """Groups of points, all above 0; at least one, and no more groups than `MARKS`.
+
+    Args:
+        name: of the drawing, for its identifiers.
+        title: what it shows.
+        groups: points of each, by what they are called; the first are dots, the next crosses.
+        x_name: name of the first axis.
+        y_name: name of the second.
+    """
+    plot = Plot.around(
+        [point for points in groups.values() for point in points],
+        *(x_name, y_name),
+        room=ROOM,
+        right=MARGIN,
     )
-    # A line of no length with round ends is a dot, at a tenth of the bytes of a circle.
-    dots = "".join(f"M{place}h0" for place in plot.places(points))
-    return _svg(name, title, words, plot.frame() + f'<path class="dots" d="{dots}"/>')
+    words, content = [], [plot.frame()]
+    for (label, points), mark in zip(groups.items(), MARKS[: len(groups)], strict=True):
+        ends = [
+            number(end)
+            for values in zip(*points, strict=True)
+            for end in (min(values), max(values))
+        ]
+        words.append(
+            (f"{label}: " if len(groups) > 1 else "")
+            + f"{number(len(points))} points. {x_name} from {ends[0]} to {ends[1]}; "
+            f"{y_name} from {ends[2]} to {ends[3]}."
+        )
+        # A line of no length with round ends is a dot, at a tenth of the bytes of a circle.
+        half = CROSS / 2
+        shape = (
+            "h0"
+            if mark == "dots"
+            else f"m{-half:g} {-half:g}l{CROSS} {CROSS}m0 {-CROSS}l{-CROSS} {CROSS}"
+        )
+        drawn = "".join(f"M{place}{shape}" for place in plot.places(points))
+        content.append(f'<path class="{mark}" d="{drawn}"/>')
+    return _svg(name, title, " ".join(words), "".join(content))
 
 
 def lines(
@@ -156,40 +186,48 @@ def lines(
     drawn: Mapping[str, Sequence[Point]],
     x_name: str,
     y_name: str,
-    here: tuple[float, str],
+    here: tuple[float, str] | None = None,
+    *,
+    styles: Mapping[str, str] | None = None,
+    named: bool = True,
 ) -> str:
-    """Lines with their names at the end, and one place on the first axis that is marked.
+    """Lines with their names at the end, and one place on the first axis that may be marked.
 
     Args:
         name: of the drawing, for its identifiers.
         title: what it shows.
-        drawn: points of each line, left to right; its name is its class as well.
+        drawn: points of each line, left to right, by its name.
         x_name: name of the first axis.
         y_name: name of the second.
         here: the marked place, which every line has a point at, and what to call it.
+        styles: class of each line; its name unless given.
+        named: False where the lines end in one place, and a legend has their names.
     """
+    styles = {} if styles is None else styles
     points = [point for line in drawn.values() for point in line]
-    plot = Plot.around(points, x_name, y_name, room=1.0, right=NAMES)
-    where, mark = plot.x.at(here[0]), here[1]
-    middle = (plot.x.start + plot.x.end) / 2
-    parts = [
-        plot.frame(),
-        f'<path class="here" d="M{where:.1f} {plot.y.start}V{plot.y.end - 6}"/>',
-        _label(where, TOP - 11, mark, "start" if where < middle else "end"),
-    ]
+    right = max(NAMES, 9 + LETTER * max(map(len, drawn))) if named else MARGIN
+    plot = Plot.around(points, x_name, y_name, room=1.0, right=right)
+    parts = [plot.frame()]
+    if here is not None:
+        where, mark = plot.x.at(here[0]), here[1]
+        middle = (plot.x.start + plot.x.end) / 2
+        parts += (
+            f'<path class="here" d="M{where:.1f} {plot.y.start}V{plot.y.end - 6}"/>',
+            _label(where, TOP - 11, mark, "start" if where < middle else "end"),
+        )
     heights = _apart([plot.y.at(line[-1][1]) for line in drawn.values()])
     words = []
     for (label, line), height in zip(drawn.items(), heights, strict=True):
-        marked = dict(line)[here[0]]
-        parts += (
-            f'<path class="line {escape(label)}" d="M{" ".join(plot.places(line))}"/>',
-            f'<circle cx="{where:.1f}" cy="{plot.y.at(marked):.1f}" r="4"/>',
-            _label(plot.x.end + 7, height + 4, label, "start", "name"),
-        )
-        words.append(
-            f"{label}: {number(line[0][1])} at {number(line[0][0])}, {number(marked)} at "
-            f"{number(here[0])}, {number(line[-1][1])} at {number(line[-1][0])}."
-        )
+        style = escape(styles.get(label, label))
+        parts.append(f'<path class="line {style}" d="M{" ".join(plot.places(line))}"/>')
+        said = [line[0], line[-1]]
+        if here is not None:
+            marked = dict(line)[here[0]]
+            said.insert(1, (here[0], marked))
+            parts.append(f'<circle cx="{where:.1f}" cy="{plot.y.at(marked):.1f}" r="4"/>')
+        if named:
+            parts.append(_label(plot.x.end + 7, height + 4, label, "start", "name"))
+        words.append(f"{label}: " + ", ".join(f"{number(y)} at {number(x)}" for x, y in said) + ".")
     return _svg(name, title, " ".join((f"{y_name} against {x_name}.", *words)), "".join(parts))
 
 

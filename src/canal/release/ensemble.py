@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from canal.errors import CheckpointError, ReleaseError
 from canal.models import checkpoint
-from canal.models.checkpoint import Checkpoint
 from canal.models.tap import Tap
 from canal.models.unet import weights_digest
+from canal.privacy.units import Participants
+from canal.release.plan import Plan
+from canal.release.queries import Queries
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,14 @@ class Ensemble:
         shared: that initialisation itself, where public statistics are wanted.
         trained_initialisation: whether it was trained on the recipient's images; if nobody knows,
             it was.
+        images: shape `(channels, *size)` of the images that all are made for, where that is known.
     """
 
     teachers: tuple[Teacher, ...]
     initialisation: str
     shared: Tap | None = None
     trained_initialisation: bool = True
+    images: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.teachers:
@@ -78,6 +83,25 @@ class Ensemble:
         """Names of the sites' cohorts."""
         return tuple(teacher.cohort for teacher in self.teachers)
 
+    def plan(self, queries: Queries, preset: str = "honest", **choices: Any) -> Plan:
+        """A plan that fits these teachers and queries.
+
+        Args:
+            queries: the recipient's images.
+            preset: `honest` or `paper`.
+            choices: arguments of `Plan`, such as epsilon; they win over the preset.
+        """
+        images = queries.arrays.images
+        channels, grid = self.shape(images.shape[1], images.shape[2:])
+        people = Participants(len(self.teachers), len(queries.ids), queries.images_per_person)
+        fitting = {
+            "participants": people,
+            "channels": channels,
+            "grid": grid,
+            "trained_initialisation": self.trained_initialisation,
+        }
+        return Plan.preset(preset, **(fitting | choices))
+
     def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """C and grid of the bottleneck for images of this size; learned from a blank one."""
         import torch
@@ -100,20 +124,16 @@ def _structure(tap: Tap) -> str:
     return hashlib.sha256(repr(tap.network).encode()).hexdigest()
 
 
-def load_ensemble(
-    teachers: Sequence[Path], init: Path | None = None
-) -> tuple[Ensemble, Checkpoint]:
+def load_ensemble(teachers: Sequence[Path | str], init: Path | str | None = None) -> Ensemble:
     """Read teachers from their checkpoints, and see that they belong together.
 
     Args:
         teachers: folders.
         init: folder of the shared initialisation, where public statistics are wanted.
-
-    Returns:
-        The ensemble, and what its networks have in common.
     """
     made, descriptions = [], []
-    for folder in teachers:
+    folders = [Path(folder) for folder in teachers]
+    for folder in folders:
         network, description = checkpoint.load(folder)
         if description.notes.get("role") == "initialisation":
             raise CheckpointError(f"{folder} is an initialisation, not a teacher; train one first")
@@ -122,6 +142,7 @@ def load_ensemble(
         descriptions.append(description)
     shared = None
     if init is not None:
+        init = Path(init)
         network, start = checkpoint.load(init)
         if start.initialisation != weights_digest(network):
             raise CheckpointError(
@@ -129,13 +150,13 @@ def load_ensemble(
             )
         shared = Tap(network, start.tap)
         descriptions.append(start)
-        teachers = [*teachers, init]
+        folders.append(init)
     common = descriptions[0]
-    for folder, other in zip(teachers, descriptions, strict=True):
+    for folder, other in zip(folders, descriptions, strict=True):
         for what in ("initialisation", "architecture", "tap", "size"):
             if getattr(other, what) != getattr(common, what):
                 raise CheckpointError(
-                    f"{folder} and {teachers[0]} differ in their {what}; teachers can be averaged "
+                    f"{folder} and {folders[0]} differ in their {what}; teachers can be averaged "
                     "only when all start from one `canal init`"
                 )
     cohorts = [other.data for other in descriptions[: len(made)] if other.data]
@@ -148,4 +169,5 @@ def load_ensemble(
         bool(other.notes.get("trained_initialisation", other.notes.get("trained", True)))
         for other in descriptions
     )
-    return Ensemble(tuple(made), common.initialisation, shared, trained), common
+    images = (int(common.architecture["in_channels"]), *common.size)
+    return Ensemble(tuple(made), common.initialisation, shared, trained, images)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from canal import __version__
 from canal.errors import ReleaseError
+from canal.version import __version__
 
 FORMAT = "canal-release/1"
 SOFTWARE = f"canal {__version__}"

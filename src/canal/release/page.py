@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import chain, repeat
 
 from canal.release.digits import prose
 
@@ -86,13 +87,21 @@ footer { margin-top: 3rem; } footer .stamp { margin: 0 0 1rem; }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def document(title: str, parts: Iterable[str]) -> str:
-    """The whole file."""
+def document(title: str, parts: Iterable[str], *, style: str = "", pictures: bool = False) -> str:
+    """The whole file.
+
+    Args:
+        title: of the window.
+        parts: of the page, HTML.
+        style: rules beside those that all pages have.
+        pictures: whether images that are written into the page itself may be shown.
+    """
+    policy = _POLICY + ("; img-src data:" if pictures else "")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n"
         + "\n".join(parts)
         + "\n</body>\n</html>\n"
     )
@@ -110,6 +119,8 @@ def table(
     *,
     numbers: Sequence[int] = (),
     words: Sequence[int] = (),
+    plots: Sequence[int] = (),
+    rows_style: Sequence[str] = (),
     style: str = "",
 ) -> str:
     """A table in a box of its own; cells are HTML, the first of a row names it.
@@ -119,20 +130,24 @@ def table(
         rows: their cells.
         numbers: columns that are flush right.
         words: columns of sentences, which a phone gives a line each.
+        plots: columns of drawings, which a phone gives its whole width.
+        rows_style: a class for each row, where they are not all alike.
         style: `reflow` to stack the cells on a phone.
     """
+    named = {"number": numbers, "words": words, "plot": plots}
     kind = [
-        ' class="number"' if index in numbers else ' class="words"' if index in words else ""
+        "".join(f' class="{name}"' for name, columns in named.items() if index in columns)
         for index in range(len(head))
     ]
     top = "".join(f'<th scope="col"{k}>{name}</th>' for k, name in zip(kind, head, strict=True))
     body = ""
-    for first, *rest in rows:
+    styles = chain((f' class="{each}"' if each else "" for each in rows_style), repeat(""))
+    for (first, *rest), row_style in zip(rows, styles, strict=False):
         cells = "".join(
             f'<td{k} data-label="{name}">{cell}</td>'
             for k, name, cell in zip(kind[1:], head[1:], rest, strict=True)
         )
-        body += f'<tr><th scope="row">{first}</th>{cells}</tr>\n'
+        body += f'<tr{row_style}><th scope="row">{first}</th>{cells}</tr>\n'
     return (
         f'<div class="box"><table class="{style}"><thead><tr>{top}</tr></thead>\n'
         f"<tbody>{body}</tbody></table></div>"

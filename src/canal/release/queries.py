@@ -51,17 +51,12 @@ class Queries:
     images_per_person: int = 1
 
     @classmethod
-    def of(cls, arrays: Arrays, groups: dict[str, str] | None = None) -> Queries:
-        """Take decoded cases as queries.
-
-        Args:
-            arrays: of the cases.
-            groups: whom each image shows, by id; an id that is missing is a person of its own.
-        """
+    def of(cls, arrays: Arrays) -> Queries:
+        """Take decoded cases as queries."""
         repeated = [name for name, count in Counter(arrays.ids).items() if count > 1]
         if repeated:
             raise DataError(f"query {repeated[0]!r} is there twice; give every query its own id")
-        people = Counter((groups or {}).get(name, f"image {name}") for name in arrays.ids)
+        people = Counter(arrays.groups.get(name, f"image {name}") for name in arrays.ids)
         contents = []
         for start in range(0, len(arrays.ids), BATCH):
             stop = start + BATCH

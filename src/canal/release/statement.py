@@ -132,16 +132,26 @@ def _detected(mu: float) -> float:
 def _by_queries(calibrated: CalibratedPlan) -> list[dict[str, float | None]]:
     """Epsilon of every unit had the same noise answered this many queries."""
     plan = calibrated.plan
-    asked = plan.participants.queries
-    counts = {1, asked, *(10**power for power in range(1, 8) if 10**power <= 10 * asked)}
     table: list[dict[str, float | None]] = []
-    for count in sorted(counts):
-        images = min(plan.participants.images_per_person, count)
-        people = replace(plan.participants, queries=count, images_per_person=images)
-        events = (_asked_otherwise(event, plan, people) for event in calibrated.guarantee.events)
-        found = Guarantee(tuple(events)).epsilons(plan.delta, plan.conversion)
+    for count in query_counts(plan):
+        found = had_asked(calibrated, count).epsilons(plan.delta, plan.conversion)
         table.append({"queries": count} | {u: finite_or_none(e) for u, e in found.items()})
     return table
+
+
+def query_counts(plan: Plan) -> list[int]:
+    """Numbers of queries to compare: that of the plan, and powers of ten up to ten times it."""
+    asked = plan.participants.queries
+    return sorted({1, asked, *(10**power for power in range(1, 8) if 10**power <= 10 * asked)})
+
+
+def had_asked(calibrated: CalibratedPlan, queries: int) -> Guarantee:
+    """What the same noise would promise, had it answered this many queries."""
+    plan = calibrated.plan
+    images = min(plan.participants.images_per_person, queries)
+    people = replace(plan.participants, queries=queries, images_per_person=images)
+    events = (_asked_otherwise(event, plan, people) for event in calibrated.guarantee.events)
+    return Guarantee(tuple(events))
 
 
 def _asked_otherwise(event: GaussianEvent, plan: Plan, people: Participants) -> GaussianEvent:

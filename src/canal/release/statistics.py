@@ -132,31 +132,51 @@ def compute(
         ("public", [] if shared is None else [("initialisation", shared)]),
     )
     for source, networks in sources:
-        sums = [
-            _Sum(calibrated, name, len(networks))
-            for name, chosen in plan.sources.items()
-            if chosen == source
-        ]
-        if sums and not networks:
+        names = [name for name, chosen in plan.sources.items() if chosen == source]
+        if names and not networks:
             raise ReleaseError(
                 "public caps and importance are read from the shared initialisation; give it with "
                 "--init, or take them from private data"
             )
-        for network, tap in networks if sums else ():
-            for batch in queries.batches():
-                features, energy = _read(tap, batch, [total.name for total in sums])
-                for total in sums:
-                    broken = total.add(features if total.name == "caps" else energy)
-                    for row in np.flatnonzero(broken).tolist():
-                        check(network, queries.ids[batch.start + row])
-                progress(len(batch.images))
+        sums = sum_up(calibrated, names, queries, networks, check=check, progress=progress)
         for total in sums:
             sigma = float(calibrated.sigma(total.name)[0]) if source == "private" else 0.0
             made[total.name] = Statistic(source, total.mean(sigma, stream), sigma)
     return Statistics(made["caps"], made["importance"])
 
 
-class _Sum:
+def sum_up(
+    calibrated: CalibratedPlan,
+    names: Sequence[Name],
+    queries: Queries,
+    networks: Sequence[tuple[str, Tap]],
+    *,
+    check: Callable[[str, str], None] = lambda network, query: None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> list[Sum]:
+    """The sums of some statistics over networks and queries, before any noise; private.
+
+    Args:
+        calibrated: the plan.
+        names: of the statistics; without any, nothing is read.
+        queries: N of them.
+        networks: names and taps, each of which counts once.
+        check: told network and query where there was NaN or infinity.
+        progress: called with the number of images passed through a network.
+    """
+    sums = [Sum(calibrated, name, len(networks)) for name in names]
+    for network, tap in networks if sums else ():
+        for batch in queries.batches():
+            features, energy = _read(tap, batch, [total.name for total in sums])
+            for total in sums:
+                broken = total.add(features if total.name == "caps" else energy)
+                for row in np.flatnonzero(broken).tolist():
+                    check(network, queries.ids[batch.start + row])
+            progress(len(batch.images))
+    return sums
+
+
+class Sum:
     """The sum of a statistic's clipped vectors on the lattice, in units of its bound."""
 
     def __init__(self, calibrated: CalibratedPlan, name: Name, networks: int) -> None:

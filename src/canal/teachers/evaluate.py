@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from canal.models.mode import evaluating
+from canal.teachers import picture
 from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
@@ -104,6 +106,14 @@ def write_csv(path: Path, found: list[Score]) -> None:
         writer.writerows(asdict(score) for score in found)
 
 
+def from_worst_to_best(dice: Sequence[float], count: int) -> list[int]:
+    """Rows of some images, by quantiles of their Dice: the worst, the best, and between."""
+    order = np.argsort(dice, kind="stable")
+    places = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
+    chosen: list[int] = order[places].tolist()
+    return chosen
+
+
 def write_grid(
     path: Path, arrays: Arrays, predicted: NDArray[np.uint8], found: list[Score], count: int = 8
 ) -> None:
@@ -113,53 +123,25 @@ def write_grid(
     """
     from PIL import Image, ImageDraw
 
-    order = np.argsort([score.dice for score in found], kind="stable")
-    chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
+    chosen = from_worst_to_best([score.dice for score in found], count)
     height, width = arrays.images.shape[2:4]
-    scale = max(1, 192 // width)
+    scale = picture.enlargement(width)
     side, tall, gap, label = scale * width, scale * height, 6, 18
     sheet = Image.new(
         "RGB", (len(chosen) * (side + gap) + gap, 3 * (tall + gap) + gap + label), "white"
     )
     draw = ImageDraw.Draw(sheet)
-    for column, row in enumerate(chosen.tolist()):
+    for column, row in enumerate(chosen):
         left = gap + column * (side + gap)
-        image, truth, ours = _plane(arrays.images[row], arrays.masks[row], predicted[row])
+        image, truth, ours = picture.plane(arrays.images[row], arrays.masks[row], predicted[row])
         panels = (
-            _shown(image),
-            _outlined(image, truth, (80, 220, 120)),
-            _outlined(image, ours, (255, 170, 40)),
+            picture.shown(image),
+            picture.outlined(image, truth, picture.TRUTH),
+            picture.outlined(image, ours, picture.PREDICTION),
         )
         for line, panel in enumerate(panels):
-            picture = Image.fromarray(panel).resize((side, tall), Image.Resampling.NEAREST)
-            sheet.paste(picture, (left, gap + line * (tall + gap)))
+            large = Image.fromarray(panel).resize((side, tall), Image.Resampling.NEAREST)
+            sheet.paste(large, (left, gap + line * (tall + gap)))
         text = f"Dice {100 * found[row].dice:.0f}"
         draw.text((left + 2, gap + 3 * (tall + gap)), text, fill="black")
     sheet.save(path)
-
-
-def _plane(
-    image: NDArray[np.uint8], truth: NDArray[np.uint8], ours: NDArray[np.uint8]
-) -> tuple[NDArray[np.uint8], ...]:
-    """Of a volume, the plane to show; of an image, all of it."""
-    if truth.ndim == 3:
-        return image, truth, ours
-    areas = truth.sum(axis=(0, 1, 2), dtype=np.int64)
-    where = int(areas.argmax()) if areas.any() else len(areas) // 2
-    return image[..., where], truth[..., where], ours[..., where]
-
-
-def _shown(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    pixels = image if len(image) == 3 else np.repeat(image[:1], 3, axis=0)
-    return np.ascontiguousarray(pixels.transpose(1, 2, 0))
-
-
-def _outlined(
-    image: NDArray[np.uint8], mask: NDArray[np.uint8], colour: tuple[int, int, int]
-) -> NDArray[np.uint8]:
-    shown = _shown(image).copy()
-    inside = mask[0].astype(bool)
-    padded = np.pad(inside, 1)
-    core = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    shown[inside & ~core] = colour
-    return shown

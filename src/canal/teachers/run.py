@@ -66,10 +66,10 @@ def initialise(
 
 
 def train(
-    folder: Path,
-    init: Path,
+    folder: Path | str,
+    init: Path | str,
     arrays: Arrays,
-    settings: TrainingSettings,
+    settings: TrainingSettings | None = None,
     *,
     name: str = "",
     report: Report = lambda progress: None,
@@ -84,6 +84,8 @@ def train(
         name: of the site.
         report: of progress.
     """
+    folder, init = Path(folder), Path(init)
+    settings = TrainingSettings() if settings is None else settings
     network, start = checkpoint.load(init)
     architecture = UNetArchitecture.from_json(start.architecture)
     check_fit(architecture, start.size, arrays, str(init))

@@ -1,0 +1,122 @@
+r"""How well scores tell two groups apart: ROC, its area, and what a guarantee allows.
+
+A release that is $\mu$-Gaussian-DP allows no test, of whatever kind, to find a share above
+$\Phi(\Phi^{-1}(\mathrm{FPR}) + \mu)$ of the members at this rate of false alarms (Dong, Roth and Su
+2022). An attack above that curve, by more than chance, is a bug in the release.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from canal.errors import InvalidValueError
+
+_NORMAL = NormalDist()
+_Z95 = _NORMAL.inv_cdf(0.975)
+_MOST_POINTS = 200
+
+
+@dataclass(frozen=True)
+class Roc:
+    """Members against others, each with a score; the higher, the more likely a member.
+
+    Args:
+        members: scores, in descending order.
+        others: scores, in descending order.
+    """
+
+    members: NDArray[np.float64]
+    others: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, members: ArrayLike, others: ArrayLike) -> Roc:
+        """Take scores in any order."""
+        found = []
+        for name, scores in (("members", members), ("others", others)):
+            ordered = -np.sort(-np.asarray(scores, dtype=np.float64).ravel())
+            if not len(ordered) or np.isnan(ordered).any():
+                raise InvalidValueError(f"{name} need at least one score, and none that is NaN")
+            found.append(ordered)
+        return cls(*found)
+
+    @property
+    def auc(self) -> float:
+        """The chance that a member scores above another; ties count half.
+
+        >>> Roc.of([3, 2], [2, 1]).auc
+        0.875
+        """
+        ascending = self.others[::-1]
+        below = np.searchsorted(ascending, self.members, "left")
+        upto = np.searchsorted(ascending, self.members, "right")
+        return float((below + upto).sum() / (2 * len(self.members) * len(self.others)))
+
+    @property
+    def auc_interval(self) -> tuple[float, float]:
+        r"""A 95 % interval of the area (Newcombe 2006, method 5); sound at 0 and 1 too.
+
+        The areas $\theta$ that $|\theta - \hat\theta| \le z\,s(\theta)$ does not rule out, with
+        Hanley and McNeil's $s$ at $\theta$ rather than at the estimate.
+        """
+        found = self.auc
+        m, n = len(self.members), len(self.others)
+        extra = (m + n) / 2 - 1
+
+        def is_ruled_out(area: float) -> bool:
+            spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
+            return (area - found) ** 2 > _Z95**2 * area * (1 - area) * spread / (m * n)
+
+        ends = []
+        for outside in (0.0, 1.0):
+            inside = found
+            if found != outside and not is_ruled_out(outside):
+                inside = outside
+            while abs(inside - outside) > 1e-9:
+                middle = (inside + outside) / 2
+                if is_ruled_out(middle):
+                    outside = middle
+                else:
+                    inside = middle
+            ends.append(inside)
+        return ends[0], ends[1]
+
+    def tpr(self, fpr: float) -> float:
+        """The share of members found with at most this share of false alarms.
+
+        >>> Roc.of([3, 2, 1], [2.5, 0, 0, 0]).tpr(0.01), Roc.of([3, 2, 1], [2.5, 0, 0, 0]).tpr(0.25)
+        (0.3333333333333333, 1.0)
+        """
+        if not 0 <= fpr < 1:
+            raise InvalidValueError(f"fpr = {fpr!r} must be at least 0 and below 1")
+        # Rounded down; the smallest excess is the error of a product, not a false alarm.
+        alarms = math.floor(fpr * len(self.others) + 1e-9)
+        return float((self.members > self.others[alarms]).mean())
+
+    def points(self) -> list[tuple[float, float]]:
+        """The curve as (FPR, TPR), from (0, ·) to (1, 1); thinned where there are very many."""
+        alarms = np.unique(
+            np.r_[0, np.geomspace(1, len(self.others), _MOST_POINTS).round()].astype(int)
+        )
+        n = len(self.others)
+        return [(a / n, self.tpr(a / n) if a < n else 1.0) for a in alarms.tolist()]
+
+
+def allowed_tpr(fpr: float, mu: float) -> float:
+    r"""The largest share of members that a $\mu$-Gaussian-DP release lets anyone find.
+
+    >>> round(allowed_tpr(0.01, 1.0), 4), allowed_tpr(0.01, 0.0)
+    (0.0924, 0.01)
+    """
+    if fpr <= 0 or fpr >= 1:
+        return float(fpr > 0)
+    return fpr if mu == 0 else _NORMAL.cdf(_NORMAL.inv_cdf(fpr) + mu)
+
+
+def allowed_auc(mu: float) -> float:
+    r"""The largest area under any such attack's curve, $\Phi(\mu/\sqrt 2)$."""
+    return _NORMAL.cdf(mu / math.sqrt(2))

@@ -1,0 +1,225 @@
+"""What a run folder holds: networks, releases and attacks, wherever they are in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from canal.errors import DataError, InvalidValueError, ReleaseError
+from canal.models import checkpoint
+from canal.models.checkpoint import Checkpoint
+from canal.privacy.units import Unit
+from canal.release.calibration import CalibratedPlan, finite_or_none
+from canal.release.digits import number
+from canal.release.manifest import FORMAT, MANIFEST
+from canal.release.plan import Plan
+from canal.release.store import Release
+from canal.release.verification import check_statement
+from canal.report.attack import Attack, read_attack
+from canal.report.scores import SCORES, read_scores
+from canal.teachers.evaluate import Score
+from canal.teachers.folder import SETTINGS
+
+COMMANDS = "commands.txt"
+ALLOCATIONS = {"canal": "CANAL", "uniform": "Uniform", "reverse": "Reverse", "none": "No noise"}
+# Attacks are small; a larger file is somebody's data.
+MOST_BYTES = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network that was trained, or the initialisation of all.
+
+    Args:
+        path: its folder.
+        where: the same, within the run.
+        about: what it is.
+        settings: of its training, as resolved.
+        scores: on the test images; None if it was not measured.
+    """
+
+    path: Path
+    where: str
+    about: Checkpoint
+    settings: dict[str, Any]
+    scores: tuple[Score, ...] | None
+
+    @property
+    def role(self) -> str:
+        """One of `initialisation`, `teacher`, `student`."""
+        return str(self.about.notes.get("role", ""))
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Steps, batch size, seed; empty for random weights."""
+        found = self.settings.get("training")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def dice(self) -> dict[str, float]:
+        """By image."""
+        return {score.id: score.dice for score in self.scores or ()}
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A release of the run.
+
+    Args:
+        where: its folder, within the run.
+        release: as its reader opens it.
+    """
+
+    where: str
+    release: Release
+
+    @property
+    def plan(self) -> Plan:
+        """What was asked for."""
+        return self.release.plan
+
+    @cached_property
+    def digest(self) -> str:
+        """Of its manifest."""
+        return self.release.manifest.digest
+
+    @property
+    def name(self) -> str:
+        """What was asked for, in a few words."""
+        plan = self.plan
+        if plan.allocation == "none":
+            return ALLOCATIONS["none"]
+        return f"{ALLOCATIONS[plan.allocation]}, {plan.unit}’s ε = {number(plan.epsilon)}"
+
+    @property
+    def stamp(self) -> str:
+        """The warning on what protects nobody; empty otherwise."""
+        return str(self.release.statement["stamp"])
+
+    def epsilon(self, unit: Unit) -> float | None:
+        """What is promised; None for nothing."""
+        found = self.release.statement["guarantee"][unit]["epsilon"]
+        return None if found is None else float(found)
+
+    def epsilon_if_secret(self, unit: Unit) -> float | None:
+        """What would be promised, had the noise of a research run come from a secret."""
+        plan = self.plan
+        found = self.calibrated.guarantee.epsilon(plan.delta, unit, plan.conversion)
+        return finite_or_none(found)
+
+    @cached_property
+    def calibrated(self) -> CalibratedPlan:
+        """Derived again, not believed.
+
+        Raises:
+            ReleaseError: something does not follow.
+        """
+        try:
+            return check_statement(self.release.manifest)
+        except ReleaseError as error:
+            raise ReleaseError(
+                f"{self.release.path}: {error}; see `canal release verify`"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a report is made of.
+
+    Args:
+        path: the folder.
+        networks: in it, by folder.
+        releases: likewise.
+        attacks: by file.
+        commands: what was typed; empty if nobody wrote it down.
+    """
+
+    path: Path
+    networks: tuple[Network, ...]
+    releases: tuple[Published, ...]
+    attacks: tuple[Attack, ...]
+    commands: str
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """Look through a folder; hidden and private ones are left alone.
+
+        Raises:
+            CanalError: there is nothing to report, or a file is damaged; the sentence names it.
+        """
+        if not path.is_dir():
+            raise InvalidValueError(f"{path} is no folder; give the one that holds the run")
+        networks, releases, attacks = [], [], []
+        for folder, files in _folders(path):
+            where = folder.relative_to(path).as_posix()
+            if checkpoint.DESCRIPTION in files:
+                networks.append(_network(folder, where, files))
+            if MANIFEST in files and _is_release(folder / MANIFEST):
+                releases.append(Published(where, Release.open(folder)))
+                continue  # what else is there was published, not found
+            for name in files:
+                file = folder / name
+                if file.suffix == ".json" and file.stat().st_size <= MOST_BYTES:
+                    attack = read_attack(file, file.relative_to(path).as_posix())
+                    attacks += [] if attack is None else [attack]
+        if not (networks or releases or attacks):
+            raise InvalidValueError(
+                f"{path} holds no network, no release and no attack; give the folder of a run, "
+                "which begins with `canal init --out RUN/init`"
+            )
+        typed = path / COMMANDS
+        commands = typed.read_text("utf-8", errors="replace").strip() if typed.is_file() else ""
+        return cls(path, tuple(networks), tuple(releases), tuple(attacks), commands)
+
+    def release(self, digest: object) -> Published | None:
+        """The release of this digest, if it is in the run."""
+        return next((each for each in self.releases if each.digest == digest), None)
+
+    def having(self, role: str) -> tuple[Network, ...]:
+        """All networks of one role."""
+        return tuple(network for network in self.networks if network.role == role)
+
+
+def _folders(path: Path) -> Iterator[tuple[Path, list[str]]]:
+    for folder, inside, files in os.walk(path):
+        inside[:] = sorted(
+            name for name in inside if not name.startswith(".") and not name.endswith(".private")
+        )
+        yield Path(folder), sorted(name for name in files if not name.startswith("."))
+
+
+def _network(folder: Path, where: str, files: list[str]) -> Network:
+    settings: dict[str, Any] = {}
+    if SETTINGS in files:
+        path = folder / SETTINGS
+        try:
+            settings = dict(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise DataError(f"{path} cannot be understood ({error}); train it again") from error
+    scores = read_scores(folder / SCORES) if SCORES in files else None
+    return Network(folder, where, checkpoint.describe(folder), settings, scores)
+
+
+def _is_release(path: Path) -> bool:
+    """Others call a file manifest.json too; one that cannot be read may be a damaged release."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return True
+    family = FORMAT.partition("/")[0]
+    return isinstance(content, dict) and str(content.get("format")).startswith(family)
+
+
+def names(releases: Sequence[Published]) -> dict[str, str]:
+    """What to call each release, by its folder; two that were asked for alike have it added."""
+    twice = Counter(each.name for each in releases)
+    return {
+        each.where: f"{each.name} ({each.where})" if twice[each.name] > 1 else each.name
+        for each in releases
+    }

@@ -1,0 +1,50 @@
+"""A folder as arrays: whole, in parts, with the people who are on the images."""
+
+import numpy as np
+import pytest
+
+from canal.data.load import load
+from canal.data.readers import read
+from canal.data.split import make_split
+from canal.data.synthetic import write
+from canal.release.queries import Queries
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "data", 30, size=(32, 32))
+    cases = read(tmp_path / "data").cases
+    make_split(cases, recipient=8, partition="site").write(tmp_path / "split.json")
+    return tmp_path
+
+
+def test_parts_are_rows_of_the_whole(folder):
+    whole = load(folder / "data", size=32)
+    test, pooled = (
+        load(folder / "data", size=32, split=folder / "split.json", part=part)
+        for part in ("test", "pooled")
+    )
+    assert sorted((*test.ids, *pooled.ids)) == sorted(whole.ids)
+    for part in (test, pooled):
+        same = whole.rows(part.ids)
+        assert np.array_equal(part.images, same.images)
+        assert np.array_equal(part.masks, same.masks)
+        assert part.groups == same.groups
+
+
+def test_who_is_on_the_images_is_not_forgotten(folder):
+    """Two images of one person count as two: the groups come from the folder by themselves."""
+    cases = read(folder / "data").cases
+    people = [case.group for case in cases]
+    most = max(people.count(person) for person in people)
+    assert most > 1
+    assert Queries.of(load(folder / "data", size=32)).images_per_person == most
+
+
+def test_images_without_a_mask_are_taken_when_asked_for(folder):
+    for mask in sorted((folder / "data" / "endoscopy" / "masks").iterdir())[:2]:
+        mask.unlink()
+    taken = load(folder / "data", size=32, unlabelled=True)
+    assert len(taken.unlabelled) == 2
+    assert taken.labelled.sum() == len(taken.ids) - 2

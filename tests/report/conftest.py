@@ -1,0 +1,124 @@
+"""A whole run of tiny networks, made once: two hospitals, four releases, seven students."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from canal.data.cache import Arrays
+
+SIZE = (32, 32)
+SITES = ("north", "south")
+COMMANDS = "canal init --out init\ncanal teacher train --cohort <north>\n"
+
+
+def disc_images(count):
+    """Grey images with a disc on each."""
+    rng = np.random.default_rng(5)
+    row, column = np.mgrid[: SIZE[0], : SIZE[1]]
+    masks = np.zeros((count, 1, *SIZE), dtype=np.uint8)
+    for mask in masks:
+        y, x = rng.uniform(8, 24, 2)
+        mask[0] = np.hypot(row - y, column - x) < rng.uniform(4, 9)
+    images = (rng.integers(0, 100, masks.shape) + 130 * masks).astype(np.uint8)
+    return Arrays(tuple(f"case-{n:02d}" for n in range(count)), images, masks, "digest")
+
+
+@pytest.fixture(scope="session")
+def arrays():
+    return disc_images(30)
+
+
+def write_scores(folder, ids, mean, seed):
+    """Made-up scores, so that a test knows what to expect."""
+    from canal.teachers.evaluate import Score, write_csv
+
+    dice = np.clip(np.random.default_rng(seed).normal(mean, 0.05, len(ids)), 0, 1)
+    found = [Score(n, float(d), float(d / (2 - d)), 3.0) for n, d in zip(ids, dice, strict=True)]
+    write_csv(folder / "scores.csv", found)
+
+
+def attack(release, **other):
+    """A file as `canal attack` writes it."""
+    return {
+        "format": "canal-attack/1",
+        "attack": "membership of images",
+        "release": release,
+        "members": 12,
+        "others": 10,
+        "auc": 0.53,
+        "auc_interval": [0.4, 0.66],
+        "tpr": {"0.01": 0.02, "0.001": 0.0},
+        "roc": [[0, 0.0], [0.02, 0.05], [0.3, 0.36], [1, 1]],
+        "allowed": {"unit": "image", "mu": 0.8},
+        "words": ["Noise of 1e-05 was guessed."],
+    } | other
+
+
+@pytest.fixture(scope="session")
+def made_run(tmp_path_factory, arrays):
+    """The folder; a test that changes it takes `run_folder`."""
+    from canal.distill.run import train as distil
+    from canal.models.unet import UNetArchitecture
+    from canal.privacy import Ledger, Participants
+    from canal.release import Plan, Queries, create, load_ensemble
+    from canal.teachers.run import initialise, train
+    from canal.teachers.settings import TrainingSettings
+
+    folder = tmp_path_factory.mktemp("run")
+    training = TrainingSettings(steps=3, batch_size=4, save_every=3)
+    recipient, test = arrays.rows(arrays.ids[:12]), arrays.ids[12:22]
+    init = folder / "init"
+    initialise(init, UNetArchitecture(in_channels=1, base_channels=8), seed=0, size=SIZE)
+    for number, site in enumerate(SITES):
+        private = arrays.rows(arrays.ids[22 + 4 * number : 26 + 4 * number])
+        train(folder / "hospitals" / site, init, private, training, name=site)
+        write_scores(folder / "hospitals" / site, test, 0.3, number)
+    ensemble = load_ensemble([folder / "hospitals" / site for site in SITES], init)
+    ledger = Ledger(folder / "ledger.sqlite")
+    ledger.set_budget(SITES, "paper", epsilon=100, delta=1e-5)
+    releases = {}
+    for name, preset, choices, noise in (
+        ("canal", "paper", {}, {"ledger": ledger}),
+        ("uniform", "paper", {"allocation": "uniform"}, {"ledger": ledger}),
+        ("honest", "honest", {}, {"seed": 1}),
+        ("none", "paper", {"allocation": "none"}, {"not_private": True}),
+    ):
+        plan = Plan.preset(
+            preset,
+            epsilon=8.0,
+            participants=Participants(len(SITES), len(recipient.ids)),
+            channels=128,
+            grid=(2, 2),
+            **choices,
+        )
+        queries, out = Queries.of(recipient), folder / "releases" / name
+        releases[name] = create(out, ensemble, queries, plan, **noise)
+    for number, (name, mode, release, mean) in enumerate(
+        (
+            ("s-alone", "alone", None, 0.70),
+            ("s-noise", "noise-only", "canal", 0.70),
+            ("s-canal", "release", "canal", 0.80),
+            ("s-uniform", "release", "uniform", 0.70),
+            ("s-honest", "release", "honest", 0.60),
+            ("s-none", "noiseless", "none", 0.85),
+            ("s-pooled", "pooled", None, 0.90),
+        )
+    ):
+        distil(folder / name, init, recipient, training, release=releases.get(release), mode=mode)
+        write_scores(folder / name, test, mean, 10 + number)
+    found = attack(releases["canal"].manifest.digest)
+    (folder / "attack.json").write_text(json.dumps(found))
+    (folder / "commands.txt").write_text(COMMANDS)
+    (folder / "split.json").write_text("{}")
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "checkpoint.json").write_text("broken")
+    return folder
+
+
+@pytest.fixture
+def run_folder(tmp_path, made_run):
+    """A copy to change, without the weights."""
+    ignored = shutil.ignore_patterns("weights.safetensors", "tensorboard", "*.private")
+    return shutil.copytree(made_run, tmp_path / "run", ignore=ignored)

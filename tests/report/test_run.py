@@ -1,0 +1,174 @@
+"""What a run folder holds: found at any depth, named by facts, and refused in one sentence."""
+
+import json
+import math
+import shutil
+from statistics import NormalDist
+
+import pytest
+
+from canal.errors import CanalError, DataError, InvalidValueError, ReleaseError
+from canal.report.arms import Arms, main_release
+from canal.report.run import Run, names
+
+NAMES = [
+    "Alone",
+    "Noise only",
+    "Uniform, paper’s ε = 8",
+    "CANAL, paper’s ε = 8",
+    "CANAL, patient’s ε = 8",
+    "Without noise",
+    "Everybody’s images pooled",
+    "Teacher of north",
+    "Teacher of south",
+]
+
+
+def test_everything_is_found(made_run):
+    run = Run.read(made_run)
+    assert len(run.networks) == 10
+    assert [each.where for each in run.releases] == [
+        f"releases/{name}" for name in ("canal", "honest", "none", "uniform")
+    ]
+    assert [attack.where for attack in run.attacks] == ["attack.json"]
+    assert run.commands.startswith("canal init")
+    assert {network.where for network in run.having("teacher")} == {
+        "hospitals/north",
+        "hospitals/south",
+    }
+
+
+def test_arms_are_named_by_facts_and_in_the_order_of_the_story(made_run):
+    arms = Arms.of(Run.read(made_run))
+    assert [arm.name for arm in arms.measured] == NAMES
+    assert [network.role for network in arms.unmeasured] == ["initialisation"]
+    assert arms.main.network.where == "s-canal"
+    assert arms.uniform(arms.main).network.where == "s-uniform"
+    assert arms.noise_only(arms.main).network.where == "s-noise"
+
+
+def test_names_do_not_depend_on_folders(run_folder):
+    (run_folder / "s-canal").rename(run_folder / "s-alone-2")
+    assert [arm.name for arm in Arms.of(Run.read(run_folder)).measured] == NAMES
+
+
+def test_two_of_a_kind_are_told_apart_by_their_folder(run_folder):
+    shutil.copytree(run_folder / "s-canal", run_folder / "again")
+    shutil.copytree(run_folder / "releases" / "canal", run_folder / "copy")
+    run = Run.read(run_folder)
+    assert [arm.name for arm in Arms.of(run).students if "paper" in arm.name] == [
+        "Uniform, paper’s ε = 8",
+        "CANAL, paper’s ε = 8 (again)",
+        "CANAL, paper’s ε = 8 (s-canal)",
+    ]
+    assert names(run.releases)["copy"] == "CANAL, paper’s ε = 8 (copy)"
+
+
+def test_a_release_that_is_elsewhere_is_said_to_be(run_folder):
+    shutil.rmtree(run_folder / "releases" / "canal")
+    arms = Arms.of(Run.read(run_folder))
+    elsewhere = next(arm for arm in arms.students if arm.network.where == "s-canal")
+    assert elsewhere.name.endswith("…, not in this run")
+    # The next best CANAL student takes the headline.
+    assert arms.main.name == "CANAL, patient’s ε = 8"
+
+
+def test_a_release_without_students_is_still_the_headline(run_folder):
+    for folder in run_folder.glob("s-*"):
+        shutil.rmtree(folder)
+    run = Run.read(run_folder)
+    assert main_release(run, Arms.of(run)).where == "releases/canal"
+
+
+def test_nothing_to_report(tmp_path):
+    with pytest.raises(InvalidValueError, match="canal init"):
+        Run.read(tmp_path)
+    with pytest.raises(InvalidValueError, match="no folder"):
+        Run.read(tmp_path / "nowhere")
+
+
+GOOD = "id,dice,iou,hd95\na,0.5,0.4,nan\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "id,dice,iou,hd95\n",
+        "id,dice\na,0.5\n",
+        GOOD.replace("0.5", "half"),
+        GOOD.replace("0.5", "nan"),
+        GOOD.replace("0.5", "1.5"),
+        GOOD.replace("nan", "-1"),
+        GOOD + "a,0.5,0.4,nan\n",
+        "\x00\x00",
+    ],
+)
+def test_broken_scores(run_folder, content):
+    path = run_folder / "s-canal" / "scores.csv"
+    path.write_text(content)
+    with pytest.raises(DataError) as raised:
+        Run.read(run_folder)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def change(content, **other):
+    return json.dumps(json.loads(content) | other)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-9],
+        lambda content: content.replace("attack/1", "attack/2"),
+        lambda content: content.replace('"members"', '"member"'),
+        lambda content: change(content, auc=1.2),
+        lambda content: change(content, auc=math.nan),
+        lambda content: change(content, auc="high"),
+        lambda content: change(content, auc_interval=[0.5]),
+        lambda content: change(content, roc=[[0.1]]),
+        lambda content: change(content, tpr=[0.1]),
+        lambda content: change(content, allowed={"unit": "image", "mu": -1}),
+        lambda content: change(content, words=3),
+    ],
+)
+def test_broken_attacks(run_folder, damage):
+    path = run_folder / "attack.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(DataError) as raised:
+        Run.read(run_folder)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        ("s-canal/checkpoint.json", CanalError),
+        ("s-canal/settings.json", DataError),
+        ("releases/canal/manifest.json", ReleaseError),
+    ],
+)
+def test_other_broken_files(run_folder, file, error):
+    (run_folder / file).write_text("{")
+    with pytest.raises(error, match=file.split("/")[0]):
+        Run.read(run_folder)
+
+
+def test_files_of_others_are_left_alone(run_folder):
+    before = Run.read(run_folder)
+    (run_folder / "data").mkdir()
+    (run_folder / "data" / "manifest.json").write_text('{"format": "web"}')
+    (run_folder / "data" / "list.json").write_text("[broken")
+    (run_folder / "data" / "about.json").write_text('["canal-attack/1"]')
+    after = Run.read(run_folder)
+    assert len(after.releases) == len(before.releases)
+    assert len(after.attacks) == 1
+
+
+def test_what_an_attack_is_held_against(made_run):
+    (attack,) = Run.read(made_run).attacks
+    normal = NormalDist()
+    assert attack.allowed(0.01) == pytest.approx(normal.cdf(normal.inv_cdf(0.01) + 0.8))
+    assert attack.allowed_auc == pytest.approx(normal.cdf(0.8 / math.sqrt(2)))
+    assert attack.found_nothing
