@@ -27,11 +27,12 @@ types: $(READY)
 # Tests open the pages in a real browser, and are skipped where there is none: nothing here fails.
 browser:  ## Chromium, from Debian where we may install it
 	@command -v chromium >/dev/null || { \
+	  echo "no Chromium yet; the tests open the pages in one"; \
 	  if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
 	    { timeout 120 apt-get -qq update && DEBIAN_FRONTEND=noninteractive timeout 300 \
 	      apt-get -qq install --yes --no-install-recommends chromium fonts-liberation; } \
 	      >/dev/null 2>&1 || echo "Chromium could not be installed; its tests are skipped"; \
-	  else echo "no Chromium, so its tests are skipped; install it with apt-get as root"; fi; }
+	  else echo "its tests are skipped; install it with apt-get as root"; fi; }
 
 bench: $(READY)  ## speed, as ratios against named rivals in one run
 	$(BIN)/python -m bench

@@ -11,13 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import privacy, release, student, training
+from bench import audit, privacy, release, student, training
 
 SUITES = {
     "privacy": privacy.ratios,
     "training": training.ratios,
     "release": release.ratios,
     "student": student.ratios,
+    "audit": audit.ratios,
 }
 
 

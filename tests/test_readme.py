@@ -27,7 +27,7 @@ def test_commands_and_programs(tmp_path, monkeypatch):
         for line in text.splitlines():
             name, *arguments = line.split()
             assert name == "canal"
-            app(arguments, standalone_mode=False)
+            assert not app(arguments, standalone_mode=False), line
 
 
 def test_the_api_takes_six_lines():

@@ -47,7 +47,7 @@ def test_every_command_of_the_page(home, monkeypatch, capsys):
     for line in lines:
         name, *arguments = line.split()
         assert name == "canal"
-        app(arguments, standalone_mode=False)
+        assert not app(arguments, standalone_mode=False), line
     report = (home / "run" / "report.html").read_text().replace("\xa0", " ")
     for arm in ("Alone", "Noise only", "CANAL, paper’s ε = 8", "CANAL, patient’s ε = 8"):
         assert arm in report

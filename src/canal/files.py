@@ -9,11 +9,15 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old one or the new one, never half of either."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except IsADirectoryError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def fsync_folder(folder: Path) -> None:

@@ -17,7 +17,14 @@ from canal.release.store import Release
 
 FORMAT = "canal-attack/1"
 RATES = (0.01, 0.001)
+WHOM: dict[Unit, str] = {
+    "image": "a person whose query images are all taken together",
+    "patient": "a patient of a training cohort, over all queries",
+    "paper": "nobody in particular",
+}
 NOTHING = "This attack got nothing; the guarantee, not the attack, is the evidence."
+# A bug is not cried at one in forty.
+_SURE = 0.999
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class Finding:
         roc: how well it went.
         unit: whose membership it was about.
         mu: of the Gaussian trade-off that the noise allows for this unit; None if there was none.
+        baseline: what a plain attack got on the same evidence, by its name.
     """
 
     attack: str
@@ -37,6 +45,7 @@ class Finding:
     roc: Roc
     unit: Unit
     mu: float | None
+    baseline: tuple[str, Roc] | None = None
 
     def words(self) -> list[str]:
         """What it means, in sentences."""
@@ -46,17 +55,24 @@ class Finding:
             f"with an AUC of {self.roc.auc:.3f} (95 % interval {low:.3f} to {high:.3f}); 0.5 is a "
             "coin, 1 is certainty."
         ]
-        if low <= 0.5 <= high:
+        if self.baseline is not None:
+            name, plain = self.baseline
+            said.append(f"The {name} has {plain.auc:.3f} on the same evidence.")
+        if self.roc.is_like_chance():
             said.append(NOTHING)
         if self.mu is None:
             said.append("There is no noise that would limit it.")
             return said
         said.append(
             f"The noise on the features allows no attack an AUC above {_up(allowed_auc(self.mu))}, "
-            f"or more than {_up(100 * allowed_tpr(RATES[0], self.mu))} % found at 1 % false alarms."
+            f"or more than {_up(100 * allowed_tpr(RATES[0], self.mu))} % found at 1 % false "
+            f"alarms; that is for {WHOM[self.unit]}."
         )
-        if low > allowed_auc(self.mu):
-            said.append("The attack is above that: the release has a bug. Do not hand it out.")
+        if self.roc.interval(_SURE)[0] > allowed_auc(self.mu):
+            said.append(
+                "The attack is above that. Either the others are of another kind than the members, "
+                "or the release has a bug: do not hand it out before you know which."
+            )
         return said
 
     def to_json(self) -> dict[str, Any]:
@@ -69,9 +85,16 @@ class Finding:
             "others": len(self.roc.others),
             "auc": self.roc.auc,
             "auc_interval": list(self.roc.auc_interval),
-            "tpr": {f"{rate:g}": self.roc.tpr(rate) for rate in RATES},
+            # A rate that is less than one of the others cannot be seen.
+            "tpr": {
+                f"{rate:g}": self.roc.tpr(rate)
+                for rate in RATES
+                if rate * len(self.roc.others) >= 1
+            },
+            "like_chance": self.roc.is_like_chance(),
             "roc": [list(point) for point in self.roc.points()],
             "allowed": None if self.mu is None else {"unit": self.unit, "mu": self.mu},
+            "baseline": None if self.baseline is None else _plain(*self.baseline),
             "words": self.words(),
         }
 
@@ -79,6 +102,10 @@ class Finding:
         """Write as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+
+
+def _plain(name: str, roc: Roc) -> dict[str, Any]:
+    return {"attack": name, "auc": roc.auc, "auc_interval": list(roc.auc_interval)}
 
 
 def features_mu(release: Release, unit: Unit) -> float | None:

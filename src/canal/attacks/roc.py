@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from canal.errors import InvalidValueError
 
 _NORMAL = NormalDist()
-_Z95 = _NORMAL.inv_cdf(0.975)
 _MOST_POINTS = 200
 
 
@@ -58,24 +57,27 @@ class Roc:
 
     @property
     def auc_interval(self) -> tuple[float, float]:
-        r"""A 95 % interval of the area (Newcombe 2006, method 5); sound at 0 and 1 too.
+        """A 95 % interval of the area."""
+        return self.interval(0.95)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        r"""An interval of the area (Newcombe 2006, method 5); sound at 0 and 1 too.
 
         The areas $\theta$ that $|\theta - \hat\theta| \le z\,s(\theta)$ does not rule out, with
         Hanley and McNeil's $s$ at $\theta$ rather than at the estimate.
         """
+        z = _NORMAL.inv_cdf((1 + level) / 2)
         found = self.auc
         m, n = len(self.members), len(self.others)
         extra = (m + n) / 2 - 1
 
         def is_ruled_out(area: float) -> bool:
             spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
-            return (area - found) ** 2 > _Z95**2 * area * (1 - area) * spread / (m * n)
+            return (area - found) ** 2 > z**2 * area * (1 - area) * spread / (m * n)
 
         ends = []
         for outside in (0.0, 1.0):
             inside = found
-            if found != outside and not is_ruled_out(outside):
-                inside = outside
             while abs(inside - outside) > 1e-9:
                 middle = (inside + outside) / 2
                 if is_ruled_out(middle):
@@ -96,6 +98,25 @@ class Roc:
         # Rounded down; the smallest excess is the error of a product, not a false alarm.
         alarms = math.floor(fpr * len(self.others) + 1e-9)
         return float((self.members > self.others[alarms]).mean())
+
+    def is_like_chance(self, fpr: float = 0.01) -> bool:
+        """Whether guessing explains it: the area, and the few that stand out, at 95 % each.
+
+        An attack that is sure of a few members and knows nothing of the others has an area near
+        0.5. So those above all but this share of the others are looked at too: were members and
+        others alike, how often would as many of them be members (Fisher's exact test)?
+        """
+        low, high = self.auc_interval
+        if not low <= 0.5 <= high:
+            return False
+        m, n = len(self.members), len(self.others)
+        alarms = math.floor(fpr * n + 1e-9)
+        found = int((self.members > self.others[alarms]).sum())
+        chosen = found + alarms
+        ways = sum(
+            math.comb(m, k) * math.comb(n, chosen - k) for k in range(found, min(m, chosen) + 1)
+        )
+        return ways / math.comb(m + n, chosen) > 0.05
 
     def points(self) -> list[tuple[float, float]]:
         """The curve as (FPR, TPR), from (0, ·) to (1, 1); thinned where there are very many."""

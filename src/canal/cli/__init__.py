@@ -70,3 +70,8 @@ def main() -> None:
         # The reader (head, less) has seen enough.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        message = f"canal: {where}{error.strerror or error}; give another place, or mend that one"
+        typer.secho(message, fg=typer.colors.RED, err=True)
+        sys.exit(2)

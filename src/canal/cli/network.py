@@ -12,6 +12,9 @@ from canal.teachers.settings import DataSettings, Settings
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
 
+# Below this share of its size a bottleneck that varies over images does not vary.
+FLAT = 0.1
+
 
 def measure(
     folder: Path,
@@ -27,6 +30,8 @@ def measure(
     from dataclasses import replace
 
     from canal.models import checkpoint
+    from canal.models.alignment import variation
+    from canal.models.tap import Tap
     from canal.teachers import evaluate
 
     network, made = checkpoint.load(folder)
@@ -40,6 +45,15 @@ def measure(
     evaluate.write_csv(out / "scores.csv", found)
     evaluate.write_grid(out / "grid.png", arrays, predicted, found)
     summary = evaluate.summary(found)
+    features = Tap(network, made.tap).features(evaluate.sample(arrays))
+    summary["bottleneck_variation"] = varies = variation(features)
+    if varies < FLAT and len(features) > 1:
+        typer.echo(
+            f"{folder}: the bottleneck says nearly the same about every image (it varies by "
+            f"{100 * varies:.1f} % of its size), so a release of it has nothing to tell; train "
+            "with larger images, or with a lower --learning-rate",
+            err=True,
+        )
     if as_json:
         import json
 
@@ -76,4 +90,17 @@ def load_part(
             normal=settings.normal,
             unlabelled=unlabelled,
             progress=progress,
+        )
+
+
+def refuse_cohorts(split: Path, part: str) -> None:
+    """What is asked about, or public, must not be what a hospital trained on."""
+    from canal.data.split import Split
+    from canal.errors import InvalidValueError
+
+    parts = Split.read(split)
+    private = {name for ids in parts.cohorts.values() for name in ids}
+    if not private.isdisjoint(parts.part(part)):
+        raise InvalidValueError(
+            f"part {part!r} holds images that a hospital trains on; give the recipient's own"
         )

@@ -77,9 +77,8 @@ def create(
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
     from dataclasses import replace
 
-    from canal.cli.network import load_part
+    from canal.cli.network import load_part, refuse_cohorts
     from canal.cli.progress import counting
-    from canal.errors import ReleaseError
     from canal.privacy.budget import BudgetSplit
     from canal.release.aggregator import Options, create, passes
     from canal.release.ensemble import load_ensemble
@@ -88,8 +87,8 @@ def create(
     from canal.teachers.settings import DataSettings
 
     ensemble = load_ensemble(teacher, init)
-    if split is not None and part in ensemble.cohorts:
-        raise ReleaseError(f"part {part!r} taught one of the teachers; ask about other images")
+    if split is not None:
+        refuse_cohorts(split, part)
     known = DataSettings(size=ensemble.images[1], channels=ensemble.images[0])
     asked = Queries.of(load_part(queries, split, part, known, unlabelled=True))
     plan = ensemble.plan(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from canal.cli.flags import with_settings
-from canal.cli.network import load_part, measure
+from canal.cli.network import load_part, measure, refuse_cohorts
 from canal.teachers.settings import Settings
 
 teacher_app = typer.Typer(no_args_is_help=True, help="Train a teacher at a site, and measure it.")
@@ -35,6 +35,8 @@ def init(
     from canal.models.unet import UNetArchitecture
     from canal.teachers.run import initialise
 
+    if split is not None:
+        refuse_cohorts(split, part)
     arrays = None if data is None else load_part(data, split, part, settings.data)
     if arrays is not None:
         dims = arrays.images.ndim - 2

@@ -80,6 +80,20 @@ class Arrays:
             {name: self.groups[name] for name in ids if name in self.groups},
         )
 
+    def beside(self, other: Arrays) -> Arrays:
+        """These cases and others of the same shape, as arrays in memory."""
+        twice = set(self.ids) & set(other.ids)
+        if twice:
+            raise DataError(f"{min(twice)} is there twice; give folders without a case in common")
+        return Arrays(
+            self.ids + other.ids,
+            np.concatenate([self.images, other.images]),
+            np.concatenate([self.masks, other.masks]),
+            hashlib.sha256(f"{self.digest} {other.digest}".encode()).hexdigest(),
+            self.unlabelled | other.unlabelled,
+            {**self.groups, **other.groups},
+        )
+
 
 def copy_rows(array: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
     """Rows as an array of their own; of a mapped file, nothing stays in memory behind them."""

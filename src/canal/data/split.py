@@ -19,6 +19,7 @@ import numpy as np
 from canal.data.case import Case
 from canal.data.duplicates import connected
 from canal.errors import DataError, InvalidValueError
+from canal.files import replace_file
 
 Partition = Literal["equal", "site", "dirichlet"]
 PARTITIONS: tuple[Partition, ...] = get_args(Partition)
@@ -59,7 +60,7 @@ class Split:
         """Write as JSON, with the digest."""
         content = {"format": _FORMAT, "digest": self.digest, **asdict(self)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        replace_file(path, (json.dumps(content, indent=1) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> Split:

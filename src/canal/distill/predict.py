@@ -39,31 +39,40 @@ def predict(
     """
     import torch
 
+    images = {image.resolve() for case in cases for image in case.image}
+    for case in cases:
+        target = _target(out, case)
+        if target.resolve() in images:
+            raise DataError(f"{target} is one of the images; give another --out for the masks")
     written = []
     with evaluating(network), torch.no_grad():
         for case in cases:
             pixels = decode_image(case, size=made.size, channels=made.architecture["in_channels"])
             logits = network(to_float(torch.from_numpy(pixels[None].copy())))[0]
-            path = out / case.id
-            path.parent.mkdir(parents=True, exist_ok=True)
+            target = _target(out, case)
+            target.parent.mkdir(parents=True, exist_ok=True)
             write = _write_volume if is_volume(case.image[0]) else _write_picture
-            written.append(write(path, case.image[0], logits.numpy()))
+            write(target, case.image[0], logits.numpy())
+            written.append(target)
             progress(1)
     return written
 
 
-def _write_picture(path: Path, image: Path, logits: NDArray[np.float32]) -> Path:
+def _target(out: Path, case: Case) -> Path:
+    """Where the mask of a case goes."""
+    return out / f"{case.id}{'.nii.gz' if is_volume(case.image[0]) else '.png'}"
+
+
+def _write_picture(target: Path, image: Path, logits: NDArray[np.float32]) -> None:
     from PIL import Image
 
     size = open_picture(image).size
     # The logits are resized, not the mask: an outline stays smooth.
     grown = Image.fromarray(logits[0]).resize(size, resample=Image.Resampling.BILINEAR)
-    target = path.with_name(path.name + ".png")
     Image.fromarray(np.where(np.asarray(grown) > 0, 255, 0).astype(np.uint8)).save(target)
-    return target
 
 
-def _write_volume(path: Path, image: Path, logits: NDArray[np.float32]) -> Path:
+def _write_volume(target: Path, image: Path, logits: NDArray[np.float32]) -> None:
     import nibabel
     import torch
 
@@ -75,6 +84,4 @@ def _write_volume(path: Path, image: Path, logits: NDArray[np.float32]) -> Path:
         torch.from_numpy(logits[None]), size=shape, mode="trilinear"
     )
     mask = (grown[0, 0] > 0).to(torch.uint8).numpy()
-    target = path.with_name(path.name + ".nii.gz")
     nibabel.save(nibabel.Nifti1Image(mask, original.affine), target)  # type: ignore[attr-defined]
-    return target

@@ -63,14 +63,16 @@ class Targets:
         self._unit = torch.from_numpy((1 / caps).astype(np.float32)).reshape(-1, *self._ones)
         self.noise = torch.from_numpy(release.sigma / caps)
         self.signal = 1 / math.prod(grid)
-        power = self.noise.square() + self.signal
+        low = settings.frequencies
+        # A projection keeps its share of the noise; of the signal it may keep all.
+        kept = math.prod(low / side if low else 1.0 for side in grid)
+        power = kept * self.noise.square() + self.signal
         self._shrink = (self.signal / power).float().reshape(-1, *self._ones)
         weight = 1 / power if settings.channel_weight == "precision" else torch.ones_like(power)
-        # So that a target alone costs about one, whatever the noise and the knobs.
+        # So that a target alone costs about one or less, whatever the noise and the knobs.
         if settings.wiener:
             power = power * (self.signal / power).square()
         self._weight = (weight / (weight * power).mean()).float()
-        low = settings.frequencies
         self._low = [_low_pass(side, low) if low else None for side in grid]
 
     @property

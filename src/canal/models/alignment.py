@@ -49,3 +49,16 @@ def alignment(ours: Tensor, theirs: Tensor) -> Alignment:
         return Alignment(float(cosine), 0.0)
     correlation = F.cosine_similarity(a[alive], b[alive], dim=1).mean()
     return Alignment(float(cosine), float(torch.nan_to_num(correlation)))
+
+
+def variation(features: Tensor) -> float:
+    """How much features differ between images, as a share of their size; 0 if they do not.
+
+    A bottleneck that is nearly the same for all images tells nothing about any of them.
+
+    Args:
+        features: `[N, channels, *grid]` of at least two images.
+    """
+    size = features.double().square().mean()
+    spread = features.double().var(dim=0, unbiased=False).mean()
+    return float((spread / size).sqrt()) if size > 0 else 0.0

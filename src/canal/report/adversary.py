@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from canal.attacks.finding import NOTHING
+from canal.attacks.finding import NOTHING, WHOM
 from canal.release.chart import Point, lines
 from canal.release.digits import number, upwards
 from canal.release.page import code, section, sentences, table
@@ -66,12 +66,12 @@ def _attack(index: int, attack: Attack, whom: str) -> Iterable[str]:
         ),
     ]
     head = ("", "This attack", "The noise allows")
-    told = [NOTHING] if attack.found_nothing and NOTHING not in attack.words else []
+    told = [NOTHING] if attack.like_chance and NOTHING not in attack.words else []
     whose = f"{number(attack.members)} members and {number(attack.others)} others. "
     about = whose + (
         "There is no noise to hold it against."
-        if attack.mu is None
-        else f"What the noise allows is for one {attack.unit}, μ = {number(upwards(attack.mu))}."
+        if attack.mu is None or attack.unit is None
+        else f"What the noise allows is for {WHOM[attack.unit]}, μ = {number(upwards(attack.mu))}."
     )
     left = table(head, rows, numbers=(1, 2)) + sentences([about, *told, *attack.words])
     yield f"<h3>{escape(attack.name.capitalize())}: {escape(whom)}</h3>"

@@ -33,7 +33,7 @@ class Arm:
         published: the release that it learned from, if that is in the run.
         mode: of a student; the role of all others.
         dice: mean over the test images.
-        interval: of the same, 95 %, over images.
+        interval: of the same, 95 %, over the people on the images.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Arm:
 
     def less(self, other: Arm) -> Difference | None:
         """This one less another; None if they were measured on other images."""
-        return difference(self.network.dice, other.network.dice)
+        return difference(self.network.scores or (), other.network.scores or ())
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,19 @@ class Arms:
         return _nearest(beside, (arm for arm in self.students if arm.mode == "alone"))
 
     def noise_only(self, beside: Arm) -> Arm | None:
-        """The student of mere noise, of the same release if there is one."""
-        found = [arm for arm in self.students if arm.mode == "noise-only"]
-        same = [arm for arm in found if arm.published == beside.published]
-        return _nearest(beside, same or found)
+        """The student of mere noise as large as that of the same release; no other's."""
+        found = (arm for arm in self.students if arm.mode == "noise-only")
+        return _nearest(beside, (arm for arm in found if arm.published == beside.published))
 
     def uniform(self, beside: Arm) -> Arm | None:
         """The student of an even spread of the same budget."""
-        if beside.published is None or beside.published.plan.allocation == "uniform":
-            return None
-        even = replace(beside.published.plan, allocation="uniform")
+        learned = [arm for arm in self.students if arm.learned and arm.published]
+        even = beside.published and beside.published.evenly(
+            arm.published for arm in learned if arm.published
+        )
         return _nearest(
             beside,
-            (
-                arm
-                for arm in self.students
-                if arm.learned and arm.published and arm.published.plan == even
-            ),
+            (arm for arm in learned if even is not None and arm.published == even),
         )
 
     @property

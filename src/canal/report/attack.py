@@ -11,6 +11,7 @@ from typing import Any
 from canal.attacks.finding import FORMAT
 from canal.attacks.roc import allowed_auc, allowed_tpr
 from canal.errors import DataError
+from canal.privacy.units import UNITS, Unit
 
 _FAMILY = FORMAT.partition("/")[0] + "/"
 
@@ -31,6 +32,7 @@ class Attack:
         roc: the curve, pairs of false and true positives.
         unit: whose trade-off it is held against; None for none.
         mu: of that, as the noise allows it.
+        like_chance: whether guessing explains it.
         words: what else there is to say.
     """
 
@@ -43,14 +45,10 @@ class Attack:
     interval: tuple[float, float]
     tpr: dict[float, float]
     roc: tuple[tuple[float, float], ...]
-    unit: str | None
+    unit: Unit | None
     mu: float | None
+    like_chance: bool
     words: tuple[str, ...]
-
-    @property
-    def found_nothing(self) -> bool:
-        """Whether guessing explains what was found."""
-        return self.interval[0] <= 0.5 <= self.interval[1]
 
     def allowed(self, rate: float) -> float | None:
         """Most true positives at this rate of false ones, whatever the attack."""
@@ -104,8 +102,9 @@ def _attack(content: dict[str, Any], where: str) -> Attack:
         interval=(low, high),
         tpr={_share(rate): _share(found) for rate, found in content["tpr"].items()},
         roc=tuple(sorted((_share(false), _share(true)) for false, true in content["roc"])),
-        unit=None if allowed is None else str(allowed["unit"]),
+        unit=None if allowed is None else UNITS[UNITS.index(allowed["unit"])],
         mu=mu,
+        like_chance=bool(content["like_chance"]),
         words=tuple(str(sentence) for sentence in content["words"]),
     )
 

@@ -145,14 +145,15 @@ def _small_print(arms: Arms) -> str:
     seeds = {arm.network.training.get("seed") for arm in arms.students}
     seeds.discard(None)
     once = (
-        "Every student was trained once, from one seed: the intervals are over test images only, "
+        "Every student was trained once, from one seed: the intervals are over test cases only, "
         "and how far another seed would move a mean was not measured."
         if len(seeds) <= 1
         else "Students have several seeds, each with a row of its own; intervals are over test "
         "images only."
     )
     return (
-        f"Mean Dice of {images} test images, in hundredths; 95 % bootstrap intervals over images. "
+        f"Mean Dice of {images} test images, in hundredths; 95 % bootstrap intervals over "
+        "the people on them. "
         "The dashed line is the student alone; an arrow is beyond the axis. Differences are "
         "paired: both networks on the same images, which are drawn "
         f"{number(DRAWS)} times with replacement. {once}"

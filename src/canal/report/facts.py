@@ -93,7 +93,6 @@ def _attack(attack: Attack) -> dict[str, Any]:
         "allowed_tpr": {f"{rate:g}": attack.allowed(rate) for rate in attack.tpr},
         "allowed_auc": attack.allowed_auc,
         "words": list(attack.words),
-        "found_nothing": attack.found_nothing,
     }
 
 

@@ -77,6 +77,7 @@ def whiskers(
     start, end = (min(max(scale.at(each), 0.0), 100.0) for each in interval)
     drawn = _off(value, scale) or (
         _line("range", start, end, _MIDDLE, _MIDDLE)
+        + "".join(_off(each, scale) for each in interval)
         + f'<circle cx="{scale.at(value):.2f}%" cy="{_MIDDLE}" r="5.5"/>'
     )
     words = f"{100 * value:.1f}, 95 % interval {100 * low:.1f} to {100 * high:.1f}."

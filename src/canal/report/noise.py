@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from canal.release.card import WEIGHTS
 from canal.release.chart import Point, lines, scatter
@@ -29,17 +28,9 @@ def render(run: Run, arms: Arms) -> str:
     return section(TITLE, f'<div class="charts">{content}</div>', style="wide")
 
 
-def uniform_beside(run: Run, chosen: Published) -> Published | None:
-    """The release that spread the same budget evenly; None beside one that did so itself."""
-    if chosen.plan.allocation == "uniform":
-        return None
-    even = replace(chosen.plan, allocation="uniform")
-    return next((each for each in run.releases if each.plan == even), None)
-
-
 def _spread(run: Run, chosen: Published) -> Iterator[str]:
     compared = {chosen.name: chosen}
-    even = uniform_beside(run, chosen)
+    even = chosen.evenly(run.releases)
     if even is not None:
         compared[even.name] = even
     groups = {name: _points(each) for name, each in compared.items()}
@@ -97,7 +88,9 @@ def _caption(chosen: Published, training: Training | None) -> str:
         f"Only N varies. Held fixed are the noise of every channel and statistic, the "
         f"{number(len(chosen.release.channels))} channels, {number(plan.participants.teachers)} "
         f"teachers, δ = {number(plan.delta)} and the {plan.conversion} conversion. “once” is this "
-        "release as the paper counts it, “patient” the same for a patient."
+        "release as the paper counts it, “patient” the same for a patient. “once” is no larger for "
+        "more queries since each has one release, and smaller where caps and importance were paid "
+        "for: they are means over N, in which one image counts 1/N."
     )
     if training is not None:
         often = training.releases(plan.participants.queries)

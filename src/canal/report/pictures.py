@@ -14,6 +14,7 @@ from canal.release.page import code, note, section
 from canal.report.arms import Arm, Arms
 from canal.teachers import picture
 from canal.teachers.evaluate import from_worst_to_best, predict
+from canal.teachers.evaluate import scores as scores_of
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
@@ -56,6 +57,7 @@ def panels(arms: Arms, arrays: Arrays) -> list[list[Panel]]:
         fits = about.size == chosen.images.shape[2:]
         if fits and about.architecture.get("in_channels") == chosen.images.shape[1]:
             masks[arm] = predict(network, chosen)
+    dice = {arm: [score.dice for score in scores_of(mask, chosen)] for arm, mask in masks.items()}
     rows = []
     for row, name in enumerate(ids):
         image, truth, *found = picture.plane(
@@ -66,10 +68,10 @@ def panels(arms: Arms, arrays: Arrays) -> list[list[Panel]]:
             Panel("Truth", f"Truth of {name}, outlined", picture.png(image, truth)),
         ]
         for arm, mask in zip(masks, found, strict=True):
-            dice = f"Dice {100 * arm.network.dice[name]:.0f}"
+            words = f"Dice {100 * dice[arm][row]:.0f}"
             drawn = picture.png(image, mask, picture.PREDICTION)
             panels.append(
-                Panel(f"{arm.name}: {dice}", f"{arm.name} on {name}, outlined: {dice}", drawn)
+                Panel(f"{arm.name}: {words}", f"{arm.name} on {name}, outlined: {words}", drawn)
             )
         rows.append(panels)
     return rows

@@ -47,7 +47,7 @@ def _content(run: Run) -> Iterator[str]:
 
 def _again(run: Run) -> str:
     noisy = [each for each in run.releases if each.plan.allocation != "none"]
-    same = "The same commands give the same networks from the same seeds"
+    same = "On the same machine, with as many threads, the same commands give the same networks"
     if not noisy:
         return f"{same}."
     if all(each.stamp for each in noisy):

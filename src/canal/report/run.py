@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,13 @@ class Published:
         found = self.calibrated.guarantee.epsilon(plan.delta, unit, plan.conversion)
         return finite_or_none(found)
 
+    def evenly(self, releases: Iterable[Published]) -> Published | None:
+        """The release that spread the same budget evenly; None beside one that did so itself."""
+        if self.plan.allocation == "uniform":
+            return None
+        even = replace(self.plan, allocation="uniform")
+        return next((each for each in releases if each.plan == even), None)
+
     @cached_property
     def calibrated(self) -> CalibratedPlan:
         """Derived again, not believed.
@@ -161,11 +168,13 @@ class Run:
             if checkpoint.DESCRIPTION in files:
                 networks.append(_network(folder, where, files))
             if MANIFEST in files and _is_release(folder / MANIFEST):
-                releases.append(Published(where, Release.open(folder)))
+                published = Published(where, Release.open(folder))
+                assert published.calibrated  # noqa: S101  # raises where the statement is forged
+                releases.append(published)
                 continue  # what else is there was published, not found
             for name in files:
                 file = folder / name
-                if file.suffix == ".json" and file.stat().st_size <= MOST_BYTES:
+                if file.suffix == ".json" and file.is_file() and file.stat().st_size <= MOST_BYTES:
                     attack = read_attack(file, file.relative_to(path).as_posix())
                     attacks += [] if attack is None else [attack]
         if not (networks or releases or attacks):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from canal.errors import DataError
-from canal.teachers.evaluate import Score
+from canal.teachers.evaluate import Score, resampled_means
 
 SCORES = "scores.csv"
-DRAWS, BLOCK = 10_000, 500
+DRAWS = 10_000
 
 
 def read_scores(path: Path) -> tuple[Score, ...]:
@@ -35,7 +35,13 @@ def read_scores(path: Path) -> tuple[Score, ...]:
 
 
 def _score(row: dict[str, str]) -> Score:
-    score = Score(row["id"], float(row["dice"]), float(row["iou"]), float(row["hd95"]))
+    score = Score(
+        row["id"],
+        float(row["dice"]),
+        float(row["iou"]),
+        float(row["hd95"]),
+        row.get("person") or "",
+    )
     for name in ("dice", "iou"):
         if not 0 <= getattr(score, name) <= 1:
             raise ValueError(f"{name} of {score.id} is {getattr(score, name)}, not within 0 and 1")
@@ -70,22 +76,18 @@ class Difference:
         return "open"
 
 
-def difference(mine: Mapping[str, float], theirs: Mapping[str, float]) -> Difference | None:
-    """The paired difference, with a percentile bootstrap over images; None if the images differ.
+def difference(mine: Sequence[Score], theirs: Sequence[Score]) -> Difference | None:
+    """The paired difference, with a percentile bootstrap over people; None if the images differ.
 
     Args:
-        mine: Dice by image.
+        mine: of one network.
         theirs: of the network that it is compared with.
     """
-    if mine.keys() != theirs.keys():
+    ours, others = ({score.id: score for score in each} for each in (mine, theirs))
+    if ours.keys() != others.keys():
         return None
-    pairs = np.array([mine[name] - theirs[name] for name in sorted(mine)])
-    draw = np.random.default_rng(0)
-    means = np.concatenate(
-        [
-            pairs[draw.integers(len(pairs), size=(BLOCK, len(pairs)))].mean(axis=1)
-            for _ in range(DRAWS // BLOCK)
-        ]
-    )
-    low, high = np.quantile(means, [0.025, 0.975])
+    names = sorted(ours)
+    pairs = np.array([ours[name].dice - others[name].dice for name in names])
+    people = [ours[name].person or f"image {name}" for name in names]
+    low, high = np.quantile(resampled_means(pairs, people, DRAWS), [0.025, 0.975])
     return Difference(float(pairs.mean()), float(low), float(high), len(pairs))

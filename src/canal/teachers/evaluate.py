@@ -10,7 +10,7 @@ import csv
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import nn
+    from torch import Tensor, nn
 
     from canal.data.cache import Arrays
 
@@ -38,12 +38,14 @@ class Score:
         dice: 0 to 1.
         iou: 0 to 1.
         hd95: 95th percentile of the distance between the outlines, in pixels; NaN if undefined.
+        person: whom the image shows; empty if nobody knows, and then a person of its own.
     """
 
     id: str
     dice: float
     iou: float
     hd95: float
+    person: str = ""
 
 
 def predict(network: nn.Module, arrays: Arrays) -> NDArray[np.uint8]:
@@ -56,6 +58,13 @@ def predict(network: nn.Module, arrays: Arrays) -> NDArray[np.uint8]:
             pixels = torch.from_numpy(np.array(arrays.images[start : start + _BATCH]))
             masks.append((network(to_float(pixels)) > 0).to(torch.uint8).numpy())
     return np.concatenate(masks)
+
+
+def sample(arrays: Arrays, count: int = 64) -> Tensor:
+    """The first images, as a network wants them."""
+    import torch
+
+    return to_float(torch.from_numpy(np.array(arrays.images[:count])))
 
 
 def scores(predicted: NDArray[np.uint8], arrays: Arrays) -> list[Score]:
@@ -77,16 +86,16 @@ def scores(predicted: NDArray[np.uint8], arrays: Arrays) -> list[Score]:
                 distance = float(
                     compute_hausdorff_distance(ours, truth, include_background=True, percentile=95)
                 )
-        found.append(Score(name, dice, iou, distance))
+        found.append(Score(name, dice, iou, distance, arrays.groups.get(name, "")))
     return found
 
 
 def summary(found: list[Score]) -> dict[str, Any]:
-    """Means over images, with a 95 % bootstrap interval for Dice."""
+    """Means over images, with a 95 % bootstrap interval for Dice: people are drawn, not images."""
     dice = np.array([score.dice for score in found])
     distances = np.array([score.hd95 for score in found])
-    draws = np.random.default_rng(0).integers(len(dice), size=(2000, len(dice)))
-    low, high = np.quantile(dice[draws].mean(axis=1), [0.025, 0.975])
+    means = resampled_means(dice, [score.person or f"image {score.id}" for score in found], 2000)
+    low, high = np.quantile(means, [0.025, 0.975])
     defined = np.isfinite(distances)
     return {
         "images": len(found),
@@ -98,10 +107,32 @@ def summary(found: list[Score]) -> dict[str, Any]:
     }
 
 
+def resampled_means(
+    values: NDArray[np.float64], people: Sequence[str], draws: int
+) -> NDArray[np.float64]:
+    """Means over images when people are drawn anew, with replacement; from a fixed seed.
+
+    Two images of one person are no two witnesses: who is drawn comes with all images.
+
+    Args:
+        values: one for each image.
+        people: whom each image shows.
+        draws: how many means.
+    """
+    _, who = np.unique(np.array(people, dtype=object).astype(str), return_inverse=True)
+    sums, counts = np.bincount(who, values), np.bincount(who)
+    rng = np.random.default_rng(0)
+    means = [
+        sums[chosen].sum() / counts[chosen].sum()
+        for chosen in (rng.integers(len(sums), size=len(sums)) for _ in range(draws))
+    ]
+    return np.array(means)
+
+
 def write_csv(path: Path, found: list[Score]) -> None:
     """One line an image."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=["id", "dice", "iou", "hd95"])
+        writer = csv.DictWriter(file, fieldnames=[field.name for field in fields(Score)])
         writer.writeheader()
         writer.writerows(asdict(score) for score in found)
 
@@ -121,27 +152,16 @@ def write_grid(
 
     A volume is shown where the lesion is largest, or in the middle if it has none.
     """
-    from PIL import Image, ImageDraw
-
     chosen = from_worst_to_best([score.dice for score in found], count)
-    height, width = arrays.images.shape[2:4]
-    scale = picture.enlargement(width)
-    side, tall, gap, label = scale * width, scale * height, 6, 18
-    sheet = Image.new(
-        "RGB", (len(chosen) * (side + gap) + gap, 3 * (tall + gap) + gap + label), "white"
-    )
-    draw = ImageDraw.Draw(sheet)
-    for column, row in enumerate(chosen):
-        left = gap + column * (side + gap)
+    columns = []
+    for row in chosen:
         image, truth, ours = picture.plane(arrays.images[row], arrays.masks[row], predicted[row])
-        panels = (
-            picture.shown(image),
-            picture.outlined(image, truth, picture.TRUTH),
-            picture.outlined(image, ours, picture.PREDICTION),
+        columns.append(
+            (
+                picture.shown(image),
+                picture.outlined(image, truth, picture.TRUTH),
+                picture.outlined(image, ours, picture.PREDICTION),
+            )
         )
-        for line, panel in enumerate(panels):
-            large = Image.fromarray(panel).resize((side, tall), Image.Resampling.NEAREST)
-            sheet.paste(large, (left, gap + line * (tall + gap)))
-        text = f"Dice {100 * found[row].dice:.0f}"
-        draw.text((left + 2, gap + 3 * (tall + gap)), text, fill="black")
-    sheet.save(path)
+    labels = [f"Dice {100 * found[row].dice:.0f}" for row in chosen]
+    picture.sheet(columns, labels).save(path)

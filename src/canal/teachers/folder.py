@@ -88,6 +88,17 @@ class RunFolder:
             file.write(f"{at} {line}\n")
 
 
+def read_training(folder: Path) -> TrainingSettings:
+    """How the network of a run folder was trained."""
+    path = folder / SETTINGS
+    try:
+        return TrainingSettings(**json.loads(path.read_text())["training"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} does not say how {folder} was trained ({error}); train it again"
+        ) from error
+
+
 def provenance(arrays: Arrays, settings: TrainingSettings) -> dict[str, Any]:
     """What determines a training, beside the weights that it starts from."""
     return {"training": asdict(settings), "data": arrays.digest}

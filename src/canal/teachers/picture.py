@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+    from PIL.Image import Image as Picture
 
 Colour = tuple[int, int, int]
 TRUTH: Colour = (80, 220, 120)
@@ -59,6 +62,27 @@ def outline(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
     padded = np.pad(inside, 1)
     core = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return inside & ~core
+
+
+def sheet(columns: Sequence[Sequence[NDArray[np.uint8]]], labels: Sequence[str]) -> Picture:
+    """Panels `[H, W, 3]` of one size in columns, each enlarged, with a label below each column."""
+    from PIL import Image, ImageDraw
+
+    height, width = columns[0][0].shape[:2]
+    scale, gap, label = enlargement(width), 6, 18
+    side, tall = scale * width + gap, scale * height + gap
+    page = Image.new(
+        "RGB", (len(columns) * side + gap, len(columns[0]) * tall + gap + label), "white"
+    )
+    draw = ImageDraw.Draw(page)
+    for place, (panels, words) in enumerate(zip(columns, labels, strict=True)):
+        left = gap + place * side
+        for line, panel in enumerate(panels):
+            small = Image.fromarray(panel)
+            large = small.resize((scale * width, scale * height), Image.Resampling.NEAREST)
+            page.paste(large, (left, gap + line * tall))
+        draw.text((left + 2, gap + len(panels) * tall), words, fill="black")
+    return page
 
 
 def png(

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,13 @@ class Progress:
     loss: float
     dice: float
     seconds_left: float
+
+    def among(self, number: int, count: int) -> Progress:
+        """The same, where this is one of several runs of the same length, one after the other."""
+        pace = self.seconds_left / max(self.steps - self.step, 1)
+        done, steps = number * self.steps + self.step, count * self.steps
+        left = self.seconds_left + (count - number - 1) * self.steps * pace
+        return replace(self, step=done, steps=steps, seconds_left=left)
 
 
 Objective = Callable[["nn.Module", Batch], tuple["Tensor", "Tensor"]]

@@ -1,0 +1,169 @@
+r"""The canary: what one real patient moved, exactly.
+
+A teacher is trained twice with the same seed, with one patient and without. What the two would
+have had released is known before noise, and so is the noise; so the whole release tells the two
+teachers apart as one Gaussian with
+$$\mu = \Bigl(\sum_i \sum_{c,h,w} \bigl((f_{1,i} - f_{0,i}) / \sigma_c\bigr)^2
+    + \sum_{\text{statistics}} \lVert v_1 - v_0 \rVert^2 / \sigma^2\Bigr)^{1/2},$$
+over all N queries. No sampling is needed, and no adversary gets more. It is what *this* patient
+paid, given the caps that were published; the guarantee is for the worst patient there could be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from canal.attacks.matching import noiseless_rows
+from canal.attacks.outcome import exact_epsilon
+from canal.errors import InvalidValueError
+from canal.release.calibration import finite_or_none
+from canal.release.digits import number, short
+from canal.release.ensemble import Ensemble
+from canal.release.queries import Queries
+from canal.release.statistics import Name, sum_up
+from canal.release.store import Release
+from canal.release.verification import check_statement
+
+
+@dataclass(frozen=True)
+class Canary:
+    r"""What one patient moved.
+
+    Args:
+        cohort: whose patient.
+        mu: exact, of the whole release.
+        allowed: what the accounting allows the worst patient.
+        delta: of every epsilon here.
+    """
+
+    cohort: str
+    mu: float
+    allowed: float
+    delta: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the accounting covers it; no rounding of ours counts against it."""
+        return self.mu <= self.allowed * (1 + 1e-12)
+
+    @property
+    def epsilon(self) -> float:
+        """By the exact curve."""
+        return exact_epsilon(self.mu, self.delta)
+
+    def words(self) -> str:
+        """What it means."""
+        said = (
+            f"Trained with and without one patient, the teacher of {self.cohort} moves this "
+            f"release by epsilon {number(self.epsilon)} at delta {short(self.delta)}, exactly"
+        )
+        if math.isinf(self.mu):
+            return said.replace("epsilon none", "more than any epsilon") + "; there is no noise."
+        worst = exact_epsilon(self.allowed, self.delta)
+        if not self.holds:
+            return f"{said}; that is above the {number(worst)} that the accounting allows."
+        return f"{said}; the accounting allows the worst patient {number(worst)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; null is infinite."""
+        return {
+            "cohort": self.cohort,
+            "mu": finite_or_none(self.mu),
+            "epsilon": finite_or_none(self.epsilon),
+            "allowed": {
+                "mu": finite_or_none(self.allowed),
+                "epsilon": finite_or_none(exact_epsilon(self.allowed, self.delta)),
+            },
+            "holds": self.holds,
+            "words": self.words(),
+        }
+
+
+def measure(
+    release: Release,
+    with_: Ensemble,
+    without: Ensemble,
+    queries: Queries,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Canary:
+    """What a release tells of one patient of one cohort.
+
+    Args:
+        release: of the first ensemble.
+        with_: the teachers.
+        without: the same, but for one that was trained without the patient.
+        queries: all that were asked.
+        progress: called with the number of images that passed through a network.
+    """
+    cohort = _changed(release, with_, without)
+    if set(queries.ids) != set(release.ids):
+        raise InvalidValueError(
+            f"{release.path} answers {len(release)} queries, not these {len(queries.ids)}; give "
+            "all of those, and no others"
+        )
+    calibrated = check_statement(release.manifest)
+    plan, sigma = release.plan, np.array(release.manifest.mechanism["sigma"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first, second = (
+            noiseless_rows(release, ensemble, queries.arrays, progress)
+            for ensemble in (with_, without)
+        )
+        moved = np.square((first - second) / np.repeat(sigma, plan.positions))
+        total = float(np.nansum(moved))
+        names: list[Name] = [n for n, source in plan.sources.items() if source == "private"]
+        pair = [
+            sum_up(
+                calibrated,
+                names,
+                queries,
+                [(teacher.cohort, teacher.tap) for teacher in ensemble.teachers],
+                progress=progress,
+            )
+            for ensemble in (with_, without)
+        ]
+        for one, other in zip(*pair, strict=True):
+            unit = one.lattice.step * one.bound / one.terms
+            apart = (one.total - other.total) * unit / calibrated.sigma(one.name)[0]
+            total += float(np.nansum(np.square(apart)))
+    return Canary(cohort, math.sqrt(total), calibrated.guarantee.mu("patient"), plan.delta)
+
+
+def exchange(ensemble: Ensemble, other: Ensemble) -> Ensemble:
+    """The same teachers, but for the one of this cohort.
+
+    Args:
+        ensemble: the teachers.
+        other: one teacher, of one of the same cohorts and from the same initialisation.
+    """
+    (teacher,) = other.teachers
+    if teacher.cohort not in ensemble.cohorts or other.initialisation != ensemble.initialisation:
+        raise InvalidValueError(
+            f"the teacher without the patient is of {teacher.cohort!r}, and starts from "
+            f"{other.initialisation[:12]}; it must be of one of {', '.join(ensemble.cohorts)}, and "
+            f"start from {ensemble.initialisation[:12]}"
+        )
+    teachers = [teacher if each.cohort == teacher.cohort else each for each in ensemble.teachers]
+    return replace(ensemble, teachers=tuple(teachers))
+
+
+def _changed(release: Release, with_: Ensemble, without: Ensemble) -> str:
+    """The cohort whose teacher is another one, if all else is as it should be."""
+    made = tuple(release.manifest.participants["cohorts"])
+    if with_.cohorts != made or without.cohorts != made:
+        raise InvalidValueError(
+            f"{release.path} was made with the teachers of {', '.join(made)}, in this order; give "
+            "those, and in place of one that which was trained without the patient"
+        )
+    pairs = zip(with_.teachers, without.teachers, strict=True)
+    other = [one.cohort for one, two in pairs if one.digest != two.digest]
+    if len(other) != 1:
+        raise InvalidValueError(
+            f"the two ensembles differ in {len(other)} teachers; one patient is in one cohort, so "
+            "they must differ in one"
+        )
+    return other[0]

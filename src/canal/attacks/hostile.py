@@ -1,0 +1,152 @@
+r"""Neighbours of the worst kind: teachers and images that move a release as far as it can be moved.
+
+A sensitivity is a promise for every input, so it is tried with inputs that reach it. A hostile
+teacher puts all of a channel's mass in one place, far beyond any cap; which place depends on the
+one pixel of the image. A *turned* teacher answers the other way round. So the two worlds are
+
+- `patient`: one teacher is turned, on all queries (its cohort had, or had not, that patient);
+- `image`: the images of one person are of the other kind, and pass through all teachers.
+
+Clipped, two answers are 2 apart in every channel (plus one against minus one), or $\sqrt 2$ where
+channels are clamped (one place against another). Vectors of a statistic differ likewise: all of
+their length in one channel, or in another, $\sqrt 2\,B$ apart. One teacher can do all of it at
+once (a channel of norm 1e30 among others of norm 1e20), so what the parts cost adds up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from canal.data.cache import Arrays
+from canal.errors import InvalidValueError
+from canal.models.tap import Tap
+from canal.release.ensemble import Ensemble, Teacher
+from canal.release.queries import Queries
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from canal.release.plan import Plan
+
+# `paper` has no neighbours of its own: its accounting is held against what a patient pays.
+Audited = Literal["patient", "image"]
+AUDITED: tuple[Audited, ...] = get_args(Audited)
+_HUGE = 1e30
+
+
+class Hostile(Tap):
+    """A network that nobody trained: two answers, and the image's first pixel says which.
+
+    Args:
+        features: `[2, C, places]`.
+        energies: `[2, C]`.
+        turned: the other answer.
+    """
+
+    def __init__(self, features: Tensor, energies: Tensor, *, turned: bool = False) -> None:
+        self.layer = "hostile"
+        self._features, self._energies, self._turned = features, energies, turned
+
+    @property
+    def places(self) -> int:
+        """Positions of its features."""
+        return int(self._features.shape[2])
+
+    def features(self, images: Tensor) -> Tensor:
+        """The answer to each image, `[B, C, places]`."""
+        return self._features[self._which(images)]
+
+    def features_and_energy(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # noqa: ARG002
+        """The same with the energies, `[B, C]`; a hostile site makes up its loss, too."""
+        which = self._which(images)
+        return self._features[which], self._energies[which]
+
+    def turn(self) -> Hostile:
+        """The network that answers the other way round."""
+        return Hostile(self._features, self._energies, turned=not self._turned)
+
+    def _which(self, images: Tensor) -> Tensor:
+        return ((images[:, 0].flatten(1)[:, 0] > 0) ^ self._turned).long()
+
+
+@dataclass(frozen=True)
+class World:
+    """One of two neighbours: who speaks, and of what.
+
+    Args:
+        ensemble: the teachers.
+        queries: the images.
+    """
+
+    ensemble: Ensemble
+    queries: Queries
+
+    @property
+    def networks(self) -> list[tuple[str, Tap]]:
+        """As `canal.release.statistics` takes them."""
+        return [(teacher.cohort, teacher.tap) for teacher in self.ensemble.teachers]
+
+
+def feature_teacher(plan: Plan) -> Hostile:
+    """All channels in one place or another; only these places are there."""
+    import torch
+
+    places = 2 if plan.nonnegative and plan.positions > 1 else 1
+    answers = torch.zeros(2, plan.channels, places, dtype=torch.float64)
+    answers[0, :, 0] = _HUGE
+    if places == 2:
+        answers[1, :, 1] = _HUGE
+    elif not plan.nonnegative:
+        answers[1, :, 0] = -_HUGE
+    return Hostile(answers, torch.ones(2, plan.channels, dtype=torch.float64))
+
+
+def statistic_teacher(plan: Plan) -> Hostile:
+    """All of a statistic's vector in one channel or another."""
+    import torch
+
+    answers = torch.zeros(2, plan.channels, dtype=torch.float64)
+    answers[0, 0] = _HUGE
+    if plan.channels > 1:
+        answers[1, 1] = _HUGE
+    return Hostile(answers[..., None], answers)
+
+
+def worlds(
+    unit: Audited, teacher: Hostile, plan: Plan, pixels: list[bool], *, who: int = 0
+) -> tuple[World, World]:
+    """Two neighbours.
+
+    Args:
+        unit: what makes them neighbours.
+        teacher: that all sites have; public.
+        plan: of the release.
+        pixels: the kind of each query image. For the unit `image`, all are one person's that are
+            among the first m.
+        who: number of the teacher that is turned, for the unit `patient`.
+    """
+    if unit not in AUDITED:
+        raise InvalidValueError(
+            f"unit = {unit!r} has no neighbours to try; choose one of {', '.join(AUDITED)}"
+        )
+    sites = tuple(
+        Teacher(f"site-{number}", teacher, f"weights {number}")
+        for number in range(plan.participants.teachers)
+    )
+    before = World(Ensemble(sites, "initialisation"), _queries(pixels))
+    if unit == "patient":
+        changed = replace(sites[who], tap=teacher.turn(), digest="other weights")
+        sites = (*sites[:who], changed, *sites[who + 1 :])
+        return before, World(Ensemble(sites, "initialisation"), before.queries)
+    most = plan.participants.images_per_person
+    other = [pixel ^ (row < most) for row, pixel in enumerate(pixels)]
+    return before, World(before.ensemble, _queries(other))
+
+
+def _queries(pixels: list[bool]) -> Queries:
+    images = np.where(pixels, 255, 0).astype(np.uint8).reshape(-1, 1, 1, 1)
+    ids = tuple(f"query-{number}" for number in range(len(pixels)))
+    return Queries.of(Arrays(ids, images, np.zeros_like(images), "audit"))

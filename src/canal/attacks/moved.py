@@ -1,0 +1,74 @@
+"""A statistic in two worlds: how far it is moved, and what is published of it in each."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.privacy.randomness import Stream
+from canal.release.statistics import Name, Sum
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A statistic in two worlds.
+
+    Args:
+        sums: over teachers and queries, in world 0 and world 1.
+        where: channels on which they differ.
+        sigma: of the noise that is to be added.
+    """
+
+    sums: tuple[Sum, Sum]
+    where: NDArray[np.intp]
+    sigma: float
+
+    @classmethod
+    def of(cls, one: Sum, other: Sum, sigma: float) -> Moved:
+        """Of two sums, whether noise is to be added or not."""
+        return cls((one, other), np.flatnonzero(one.total != other.total), sigma)
+
+    @property
+    def name(self) -> Name:
+        """Of the statistic."""
+        return self.sums[0].name
+
+    @property
+    def apart(self) -> Floats:
+        """Of the two means, where they differ."""
+        first, second = (
+            np.array(total.mean(0.0, _no_noise), dtype=np.float64)[self.where]
+            for total in self.sums
+        )
+        return second - first
+
+    @property
+    def reach(self) -> float:
+        """The distance of the two means."""
+        return float(np.linalg.norm(self.apart))
+
+    @property
+    def weights(self) -> Floats:
+        """Of published values in the likelihood ratio."""
+        return self.apart / (self.sigma**2 or 1.0)
+
+    def draw(self, world: int, count: int, stream: Stream) -> Floats:
+        """Published values, `[count, channels that differ]`; JSON keeps every double as it is."""
+        many = copy.copy(self.sums[world])
+        many.total = np.tile(many.total[self.where], (count, 1))
+        published = many.mean(self.sigma, lambda name: stream)
+        return np.array(published, dtype=np.float64).reshape(count, -1)
+
+    def squares(self, world: int, values: Floats) -> float:
+        """Of the noise in published values over its stated variance, summed."""
+        clear = np.array(self.sums[world].mean(0.0, _no_noise), dtype=np.float64)[self.where]
+        return float(np.square((values - clear) / (self.sigma or 1.0)).sum())
+
+
+def _no_noise(name: str) -> Stream:
+    raise AssertionError(f"{name} is to have no noise")

@@ -1,0 +1,169 @@
+"""The outcome of one game: two lower bounds on epsilon beside what the accounting states."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from canal.attacks.bounds import counted_epsilon, gaussian_mu, normality
+from canal.attacks.game import FEATURES, Game, Scores, takes_part
+from canal.attacks.hostile import Audited
+from canal.privacy.gaussian import epsilon_from_rho
+from canal.release.calibration import finite_or_none
+from canal.release.digits import number
+
+CONFIDENCE = 0.95
+# A bound of 95 % is above a claim that is exactly true in one run out of twenty; an alarm is not.
+ALARM = 1e-6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    r"""One game.
+
+    Args:
+        unit: whose neighbours were told apart.
+        what: was drawn.
+        queries: of the queries that the unit takes part in, on how many.
+        among: in how many it takes part.
+        delta: of every epsilon here.
+        draws: in each world.
+        claimed_mu: what the accounting states for exactly what was drawn.
+        gaussian_mu: 95 % lower bound.
+        counted_epsilon: 95 % lower bound, by Clopper and Pearson.
+        normality: p-value of what the Gaussian bound assumes.
+        refuted: whether a bound is above the claim at a false-alarm rate of 1e-6.
+        part: whether it is one part of what another outcome is about.
+    """
+
+    unit: Audited
+    what: str
+    queries: int
+    among: int
+    delta: float
+    draws: int
+    claimed_mu: float
+    gaussian_mu: float
+    counted_epsilon: float
+    normality: float
+    refuted: bool
+    part: bool = False
+
+    @classmethod
+    def of(
+        cls, game: Game, scores: Scores, claimed_mu: float, *, what: str, part: bool = False
+    ) -> Outcome:
+        """Of the scores of a game."""
+        plan = game.plan
+        sure = 1 - ALARM
+        refuted = gaussian_mu(*scores, confidence=sure) > claimed_mu or counted_epsilon(
+            *scores, plan.delta, confidence=sure
+        ) > exact_epsilon(claimed_mu, plan.delta)
+        return cls(
+            game.unit,
+            what,
+            game.queries,
+            takes_part(plan, game.unit),
+            plan.delta,
+            len(scores[0]),
+            claimed_mu,
+            gaussian_mu(*scores, confidence=CONFIDENCE),
+            counted_epsilon(*scores, plan.delta, confidence=CONFIDENCE),
+            normality(*scores),
+            refuted,
+            part,
+        )
+
+    @property
+    def claimed_epsilon(self) -> float:
+        """By the exact curve, for exactly what was drawn."""
+        return exact_epsilon(self.claimed_mu, self.delta)
+
+    @property
+    def gaussian_epsilon(self) -> float:
+        """The Gaussian bound as an epsilon, by the exact curve."""
+        return exact_epsilon(self.gaussian_mu, self.delta)
+
+    @property
+    def reached(self) -> float:
+        """The Gaussian bound as a share of the claim."""
+        if math.isinf(self.claimed_epsilon):
+            return float(math.isinf(self.gaussian_epsilon))
+        return self.gaussian_epsilon / self.claimed_epsilon if self.claimed_epsilon else 1.0
+
+    @property
+    def composed_mu(self) -> float | None:
+        r"""The Gaussian bound for all queries of the unit, $\mu\sqrt{N/Q}$; None if not known.
+
+        Noise of different queries is independent, which other parts of the audit look at, so that
+        $\mu^2$ adds up. A statistic is published once; with one in the game, nothing follows.
+        """
+        if self.what != FEATURES:
+            return None
+        return self.gaussian_mu * math.sqrt(self.among / self.queries)
+
+    def words(self) -> str:
+        """What was found, in a sentence or two."""
+        if self.unit == "patient":
+            scope = f"{self.queries} of {self.among} queries"
+            said = f"A teacher changed by one patient ({scope}; {self.what}): "
+        else:
+            said = f"The query images of one person changed, {self.queries} ({self.what}): "
+        if math.isinf(self.gaussian_mu):
+            said += "one look tells the worlds apart, nothing varies."
+        else:
+            said += (
+                f"told apart as epsilon {number(self.gaussian_epsilon)} allows, at least; "
+                f"{number(self.counted_epsilon)} by counting alone."
+            )
+        if math.isinf(self.claimed_epsilon):
+            return f"{said} Nothing was claimed."
+        said += f" The accounting states {number(self.claimed_epsilon)} for exactly that"
+        if self.refuted:
+            return f"{said}: it is refuted. Do not hand this release out."
+        if self.gaussian_mu > self.claimed_mu:
+            return (
+                f"{said}, and the bound is above, as one in twenty is by chance; at one in a "
+                "million it is not, so nothing is refuted."
+            )
+        said += f". That is not refuted, and {100 * self.reached:.0f} % of it is reached."
+        if self.queries < self.among and self.composed_mu is not None:
+            every = number(exact_epsilon(self.composed_mu, self.delta))
+            said += f" Noise of queries being independent, that makes {every} on all of them."
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; null is infinite."""
+        return {
+            "unit": self.unit,
+            "what": self.what,
+            "part": self.part,
+            "queries": self.queries,
+            "among": self.among,
+            "draws": self.draws,
+            "claimed": {
+                "mu": finite_or_none(self.claimed_mu),
+                "epsilon": finite_or_none(self.claimed_epsilon),
+            },
+            "gaussian": {
+                "mu": finite_or_none(self.gaussian_mu),
+                "epsilon": finite_or_none(self.gaussian_epsilon),
+                "normality": self.normality,
+            },
+            "clopper_pearson": {"epsilon": self.counted_epsilon},
+            "all_queries": None
+            if self.composed_mu is None
+            else {
+                "mu": finite_or_none(self.composed_mu),
+                "epsilon": finite_or_none(exact_epsilon(self.composed_mu, self.delta)),
+            },
+            "reached": self.reached,
+            "refuted": self.refuted,
+            "words": self.words(),
+        }
+
+
+def exact_epsilon(mu: float, delta: float) -> float:
+    r"""The epsilon of $\mu$ by the exact curve; infinite if it is."""
+    return epsilon_from_rho(mu * mu / 2, delta) if math.isfinite(mu) else mu

@@ -1,0 +1,159 @@
+"""Membership of patients, attacked in a real release: its site, its other teachers, its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.attacks.finding import Finding, features_mu
+from canal.attacks.lira import Floats, Shadows, distances, likelihood_ratios
+from canal.attacks.matching import noiseless_rows, released_rows, spreads
+from canal.attacks.roc import Roc
+from canal.attacks.shadows import Pool
+from canal.errors import InvalidValueError
+from canal.release.ensemble import Ensemble, load_ensemble
+from canal.release.store import Release
+
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
+
+
+PLAIN = "plain distance attack"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One site's part of a release, as an adversary who knows everybody else sees it.
+
+    Args:
+        release: the release.
+        queries: what was asked, in the order of the release.
+        noise: standard deviation on every value of one teacher's part, `[N·M·H·W]`.
+    """
+
+    release: Release
+    queries: Arrays
+    noise: Floats
+
+    @classmethod
+    def of(cls, release: Release, queries: Arrays) -> Target:
+        """Of a release and the images that it was asked about."""
+        if not len(spreads(release)):
+            raise InvalidValueError(f"{release.path} has no channel to attack")
+        # The release is a mean over K: one teacher's part is 1/K of it.
+        one = release.plan.participants.teachers * spreads(release)
+        return cls(release, queries.rows(release.ids), np.tile(one, len(release)))
+
+    def part(
+        self, ensemble: Ensemble, site: str, progress: Callable[[int], None] = lambda count: None
+    ) -> Floats:
+        """What the release says of one site's teacher, in units of the noise.
+
+        Args:
+            ensemble: all teachers; the site's own is not looked at.
+            site: whose cohort is attacked.
+            progress: called with the number of images that passed through a network.
+        """
+        others = tuple(t for t in ensemble.teachers if t.cohort != site)
+        if len(others) != len(ensemble.teachers) - 1:
+            raise InvalidValueError(
+                f"no teacher of {site!r} is in the release; it has {', '.join(ensemble.cohorts)}"
+            )
+        teachers = len(ensemble.teachers)
+        total = teachers * released_rows(self.release)
+        if others:
+            known = replace(ensemble, teachers=others, shared=None)
+            total -= len(others) * noiseless_rows(self.release, known, self.queries, progress)
+        return total.ravel() / self.noise
+
+    def features(
+        self, networks: Sequence[Path], progress: Callable[[int], None] = lambda count: None
+    ) -> Floats:
+        """The same without noise for networks of the adversary, `[S, N·M·H·W]`."""
+        return np.stack(
+            [
+                noiseless_rows(
+                    self.release, load_ensemble([network]), self.queries, progress
+                ).ravel()
+                / self.noise
+                for network in networks
+            ]
+        )
+
+
+def attack_patients(
+    release: Release,
+    ensemble: Ensemble,
+    queries: Arrays,
+    site: str,
+    pool: Pool,
+    halves: NDArray[np.bool_],
+    networks: Sequence[Path],
+    cohort: Sequence[str],
+    progress: Callable[[int], None] = lambda count: None,
+) -> Finding:
+    """Attack what was really released about one site.
+
+    Args:
+        release: the release.
+        ensemble: all of its teachers.
+        queries: what was asked.
+        site: whose cohort.
+        pool: patients who may be in it.
+        halves: who is in which shadow, as `Pool.halves` gives it.
+        networks: the shadows.
+        cohort: patients of the pool who really are.
+        progress: called with the number of images that passed through a network.
+    """
+    target = Target.of(release, queries)
+    shadows = Shadows(target.features(networks, progress), halves)
+    part = target.part(ensemble, site, progress)
+    ratios = likelihood_ratios(
+        shadows.inner_products(), halves, shadows.inner_products(part[None])[0]
+    )
+    nearer = distances(shadows, part, target.noise)
+    inside = np.isin(pool.patients, list(cohort))
+    lira, plain = (Roc.of(scores[inside], scores[~inside]) for scores in (ratios, nearer))
+    name = f"membership of patients of {site} (LiRA, {len(networks)} shadows)"
+    mu = features_mu(release, "patient")
+    return Finding(name, release.manifest.digest, lira, "patient", mu, (PLAIN, plain))
+
+
+def attack_shadows(shadows: Shadows, sigma: Floats, seed: int) -> tuple[Roc, Roc]:
+    """Attack each shadow in turn as if it had been released, with the others as shadows.
+
+    Args:
+        shadows: halves of a pool, complements a half of the list apart (`Pool.halves`).
+        sigma: the noise, in units of features.
+        seed: of the noise that is played.
+
+    Returns:
+        The likelihood ratio, and the plain distance.
+    """
+    count = len(shadows.members)
+    if not np.array_equal(shadows.members[: count // 2], ~shadows.members[count // 2 :]):
+        raise InvalidValueError("shadows must come in pairs of complements")
+    rng = np.random.default_rng(seed)
+    gram = shadows.inner_products()
+    found: dict[str, tuple[list[Floats], list[Floats]]] = {"lira": ([], []), "distance": ([], [])}
+    for target in range(count):
+        out = (target, (target + count // 2) % count)
+        part = shadows.features[target] + rng.standard_normal(len(sigma))
+        scores = {
+            "lira": likelihood_ratios(gram, shadows.members, part @ shadows.features.T, out),
+            "distance": distances(shadows, part, sigma, out),
+        }
+        inside = shadows.members[target]
+        for name, values in scores.items():
+            found[name][0].append(values[inside])
+            found[name][1].append(values[~inside])
+    lira, plain = (
+        Roc.of(np.concatenate(members), np.concatenate(others))
+        for members, others in found.values()
+    )
+    return lira, plain

@@ -1,0 +1,89 @@
+"""Shadow teachers: what a site's teacher would have been with other patients. Resumable."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.errors import InvalidValueError
+from canal.teachers.run import train
+from canal.teachers.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
+    from canal.teachers.training import Progress
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Patients that a site's cohort may have been drawn from.
+
+    Args:
+        arrays: their images.
+        patients: in a fixed order.
+    """
+
+    arrays: Arrays
+    patients: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Pool:
+        """Everybody on these images; an image without a group is a patient of its own."""
+        return cls(arrays, tuple(dict.fromkeys(_patient(arrays, name) for name in arrays.ids)))
+
+    def images(self, patients: Sequence[str]) -> tuple[str, ...]:
+        """Ids of the images of some patients."""
+        wanted = set(patients)
+        return tuple(name for name in self.arrays.ids if _patient(self.arrays, name) in wanted)
+
+    def halves(self, count: int, seed: int) -> NDArray[np.bool_]:
+        """Who is in which shadow, `[count, P]`: each patient in half of them, drawn at random.
+
+        Shadows come in pairs of complements, so that the halves are even for everybody.
+        """
+        if count < 2 or count % 2:
+            raise InvalidValueError(f"shadows = {count!r} must be even and at least 2")
+        rng = np.random.default_rng([seed, len(self.patients)])
+        half = np.arange(len(self.patients)) < len(self.patients) // 2
+        first = np.array([rng.permutation(half) for _ in range(count // 2)])
+        return np.concatenate([first, ~first])
+
+
+def train_shadows(
+    folder: Path,
+    init: Path,
+    pool: Pool,
+    members: NDArray[np.bool_],
+    settings: TrainingSettings,
+    report: Callable[[int, Progress], None] = lambda number, progress: None,
+) -> list[Path]:
+    """Train a teacher on each half; those that are there already are not trained again.
+
+    Args:
+        folder: where they go, one folder each.
+        init: the initialisation that the site's teacher started from.
+        pool: all patients.
+        members: as `Pool.halves` gives it.
+        settings: of the site's own training, order of images included.
+        report: of progress, with the number of the shadow.
+    """
+    made = []
+    for number, row in enumerate(members):
+        mine = [name for name, inside in zip(pool.patients, row, strict=True) if inside]
+        cohort = pool.arrays.rows(pool.images(mine))
+        # Named by who is in it: another draw of halves never finds this one's weights.
+        name = hashlib.sha256("\n".join(cohort.ids).encode()).hexdigest()[:16]
+        place = folder / f"shadow-{name}"
+        train(place, init, cohort, settings, name=name, report=lambda p, n=number: report(n, p))  # type: ignore[misc]
+        made.append(place)
+    return made
+
+
+def _patient(arrays: Arrays, name: str) -> str:
+    return arrays.groups.get(name, f"image {name}")

@@ -1,0 +1,107 @@
+"""`canal audit`: is the epsilon of a release refuted by its own code?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from canal.cli.card import print_json
+from canal.cli.network import load_part
+from canal.teachers.settings import DataSettings
+
+if TYPE_CHECKING:
+    from canal.attacks.canary import Canary
+    from canal.release.store import Release
+
+_PANEL = "canary"
+
+
+def audit(
+    release: Annotated[Path, typer.Argument(help="The release folder.")],
+    draws: Annotated[int, typer.Option(help="In each of two worlds, for each unit.")] = 100_000,
+    unit: Annotated[
+        Literal["patient", "image"] | None,
+        typer.Option(help="Whose neighbours to try; both if not given.", show_default=False),
+    ] = None,
+    without: Annotated[
+        Path | None,
+        typer.Option(
+            help="A site's teacher, trained again without one patient: what did that one move?",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    teacher: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A teacher of the release; once for each site.",
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the images that were asked.", rich_help_panel=_PANEL),
+    ] = None,
+    split: Annotated[
+        Path | None,
+        typer.Option(help="A split; without it, all cases.", rich_help_panel=_PANEL),
+    ] = None,
+    part: Annotated[
+        str, typer.Option(help="Part of the split that was asked about.", rich_help_panel=_PANEL)
+    ] = "recipient",
+    out: Annotated[Path | None, typer.Option(help="A JSON file, for the report.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Tell two worst-case worlds apart, with the release's own code: a lower bound on epsilon."""
+    from dataclasses import replace
+
+    from canal.attacks.audit import Auditor
+    from canal.attacks.hostile import AUDITED
+    from canal.cli.progress import counting
+    from canal.errors import InvalidValueError
+    from canal.release.store import Release
+
+    if (without is None) != (not teacher) or (without is None) != (queries is None):
+        raise InvalidValueError(
+            "a canary needs --without, --queries, and --teacher for every site; give all or none"
+        )
+    opened = Release.open(release)
+    auditor = Auditor(opened, draws=draws, units=AUDITED if unit is None else (unit,))
+    with counting("auditing", auditor.work) as progress:
+        found = auditor.run(progress)
+    if without is not None and queries is not None and teacher:
+        found = replace(found, canary=_canary(opened, teacher, without, queries, split, part))
+    if out is not None:
+        found.write(out)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        for sentence in found.words():
+            typer.echo(sentence)
+        if out is not None:
+            typer.echo(out)
+    if not found.holds:
+        raise typer.Exit(2)
+
+
+def _canary(
+    release: Release,
+    teachers: list[Path],
+    without: Path,
+    queries: Path,
+    split: Path | None,
+    part: str,
+) -> Canary:
+    from canal.attacks.canary import exchange, measure
+    from canal.cli.progress import counting
+    from canal.release.ensemble import load_ensemble
+    from canal.release.queries import Queries
+
+    ensemble = load_ensemble(teachers)
+    known = DataSettings(size=ensemble.images[1], channels=ensemble.images[0])
+    asked = Queries.of(load_part(queries, split, part, known, unlabelled=True))
+    other = load_ensemble([without])
+    with counting("canary", 2 * len(teachers) * len(asked.ids)) as progress:
+        return measure(release, ensemble, exchange(ensemble, other), asked, progress)

@@ -1,0 +1,123 @@
+"""What the tests of the attacks share: mechanisms without data, and releases of small networks."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from canal.data.cache import Arrays
+from canal.privacy import Ledger, Participants, Secret
+from canal.release.plan import Plan
+
+SITES = ("north", "south", "west")
+CHANNELS, GRID = 12, (4, 4)
+PRIVATE = {"caps_source": "private", "importance_source": "private"}
+
+
+@pytest.fixture(scope="session")
+def make_mechanism():
+    """A mechanism whose statistics nobody had to compute."""
+    from canal.release.mechanism import Mechanism
+    from canal.release.statistics import Statistic, Statistics
+
+    def make(preset="honest", *, people=None, **choices):
+        fitting = {
+            "epsilon": 8.0,
+            "delta": 1e-5,
+            "participants": Participants(*(people or (3, 4))),
+            "channels": 6,
+            "released": 4,
+            "grid": (2, 2),
+        }
+        plan = Plan.preset(preset, **(fitting | choices))
+        caps = Statistic("public", tuple(np.linspace(0.5, 3.0, plan.channels)))
+        importance = Statistic("public", tuple(np.geomspace(1, 100, plan.channels)))
+        statistics = Statistics(caps, importance)
+        return Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def secrets():
+    """Secrets by name, the same in every run."""
+
+    def secret(part, seed=0):
+        return Secret(Secret.seeded(10**6 + seed).key(part.encode()), private=True)
+
+    return secret
+
+
+@pytest.fixture(scope="session")
+def networks():
+    """The initialisation and one network a site: a single layer, moved as training would."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    first = nn.Conv2d(1, CHANNELS, 3, padding=1)
+    init = nn.Sequential(first, nn.ReLU(), nn.Conv2d(CHANNELS, 1, 1)).eval()
+    made = {"init": init}
+    for site in SITES:
+        network = copy.deepcopy(init)
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight += 0.05 * torch.randn(weight.shape)
+        made[site] = network
+    return made
+
+
+@pytest.fixture(scope="session")
+def ensemble(networks):
+    from canal.models.tap import Tap
+    from canal.models.unet import weights_digest
+    from canal.release.ensemble import Ensemble, Teacher
+
+    return Ensemble(
+        tuple(
+            Teacher(site, Tap(networks[site], "1"), weights_digest(networks[site]))
+            for site in SITES
+        ),
+        weights_digest(networks["init"]),
+        Tap(networks["init"], "1"),
+        trained_initialisation=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_arrays():
+    """Smooth grey images of the size of the grid."""
+
+    def make(count=24, seed=0, prefix="case"):
+        rng = np.random.default_rng(seed)
+        images = rng.integers(0, 256, (count, 1, *GRID), dtype=np.uint8)
+        masks = (images > 128).astype(np.uint8)
+        return Arrays(tuple(f"{prefix}-{row}" for row in range(count)), images, masks, prefix)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_release(tmp_path_factory, ensemble, make_arrays):
+    """A release of `ensemble`; charged to a ledger, unless there is a seed or no noise."""
+    from canal.release.aggregator import create
+    from canal.release.queries import Queries
+
+    def make(preset="honest", *, arrays=None, seed=None, by=ensemble, **choices):
+        folder = tmp_path_factory.mktemp("release")
+        asked = make_arrays() if arrays is None else arrays
+        people = Participants(len(SITES), len(asked.ids))
+        size = {"channels": CHANNELS, "released": CHANNELS // 2, "grid": GRID}
+        fitting = {"epsilon": 8.0, "participants": people} | size
+        plan = Plan.preset(preset, **(fitting | choices))
+        charged = seed is None and plan.allocation != "none"
+        ledger = Ledger(folder / "ledger.sqlite") if charged else None
+        if ledger is not None:
+            cohorts = ("queries",) if plan.unit == "image" else SITES
+            ledger.set_budget(cohorts, plan.unit, epsilon=1e4, delta=1e-5)
+        free = plan.allocation == "none"
+        return create(
+            folder / "out", by, Queries.of(asked), plan, ledger=ledger, seed=seed, not_private=free
+        )
+
+    return make

@@ -1,0 +1,197 @@
+"""The audit of a folder: what it says, of releases that are right, wrong, or not private at all."""
+
+import json
+import math
+
+import pytest
+
+from canal.attacks.audit import Auditor, audit
+from canal.attacks.canary import Canary
+from canal.attacks.traces import different_noise, on_lattice
+from canal.errors import InvalidValueError, ReleaseError
+from canal.privacy import Lattice, Secret
+from canal.release.verification import check_statement
+
+PRIVATE = {"caps_source": "private", "importance_source": "private"}
+QUICK = {"draws": 4000, "seeds": 50}
+
+
+@pytest.fixture(scope="module")
+def honest(make_release):
+    return make_release()
+
+
+@pytest.fixture(scope="module")
+def paper(make_release):
+    return make_release("paper")
+
+
+def test_a_release_that_is_right(honest, secrets):
+    found = audit(honest, secrets=secrets, **QUICK)
+    assert found.holds
+    assert [check.what for check in found.checks if check.passed is False] == []
+    assert [(each.unit, each.queries, each.among) for each in found.outcomes] == [
+        ("patient", 24, 24),
+        ("image", 1, 1),
+        ("patient", 2, 24),
+    ]
+    patient = found.outcomes[0]
+    assert patient.claimed_epsilon == pytest.approx(8, rel=1e-6)
+    assert 0.9 < patient.reached <= 1
+    assert found.words()[-1].startswith("Nothing that was stated is refuted")
+    assert any("Query images are promised nothing here" in said for said in found.words())
+
+
+def test_the_paper_falls_short_and_ours_holds(paper, secrets):
+    found = audit(paper, secrets=secrets, **QUICK)
+    assert found.holds
+    assert found.stated["paper"] <= 8
+    assert found.outcomes[0].gaussian_epsilon > 50
+    assert found.outcomes[0].gaussian_epsilon <= found.stated["patient"]
+    assert found.paper_falls_short
+    assert any("guarantee for nobody" in said for said in found.words())
+    parts = [each.what for each in found.outcomes if each.part and each.unit == "image"]
+    assert parts == ["features", "caps", "importance"]
+    # Parts are in the file; a person reads of them where they are at fault.
+    assert sum(said.startswith("The query images") for said in found.words()) == 1
+
+
+def test_the_file(paper, secrets, tmp_path):
+    found = audit(paper, secrets=secrets, units=("image",), **QUICK)
+    found.write(tmp_path / "deep" / "audit.json")
+    content = json.loads((tmp_path / "deep" / "audit.json").read_text())
+    assert content["format"] == "canal-audit/1"
+    assert content["release"] == paper.manifest.digest
+    assert content["holds"] is True
+    assert content["words"] == found.words()
+    game = content["games"][0]
+    assert game["unit"] == "image"
+    assert 0 < game["clopper_pearson"]["epsilon"] < game["gaussian"]["epsilon"]
+    assert game["gaussian"]["epsilon"] <= game["claimed"]["epsilon"]
+    assert all(0 <= check["false_alarm"] < 1e-5 for check in content["checks"])
+
+
+def test_seeded_noise_is_audited_and_said_to_protect_nobody(make_release, secrets):
+    found = audit(make_release(seed=7), secrets=secrets, **QUICK)
+    assert found.holds
+    assert "NOT PRIVATE: the noise is seeded" in found.words()[0]
+    assert "as if it had been secret" in found.words()[0]
+
+
+def test_no_noise_at_all(make_release, secrets):
+    found = audit(make_release(allocation="none", **PRIVATE), secrets=secrets, **QUICK)
+    assert found.holds  # nothing was claimed
+    assert all(math.isinf(each.gaussian_mu) for each in found.outcomes)
+    assert "no noise was added" in found.words()[0]
+    assert any("one look tells the worlds apart" in said for said in found.words())
+    assert not found.paper_falls_short
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_less_noise_than_stated_is_refuted(honest, secrets, monkeypatch):
+    real = Lattice.perturb
+    monkeypatch.setattr(
+        Lattice,
+        "perturb",
+        lambda self, total, sigma, stream, **more: real(self, total, sigma / 2, stream, **more),
+    )
+    found = audit(honest, secrets=secrets, **QUICK)
+    assert not found.holds
+    assert found.outcomes[0].refuted
+    assert "it is refuted. Do not hand this release out" in found.outcomes[0].words()
+    assert found.words()[-1] == "The audit found a fault."
+
+
+def test_a_secret_that_is_a_seed(honest):
+    found = audit(honest, secrets=lambda part: Secret.seeded(33), **QUICK)
+    assert [check.what for check in found.checks if check.passed is False] == ["secret"]
+    assert any("seed 33 gives the noise again" in said for said in found.words())
+
+
+def test_noise_used_again_in_the_folder_itself(make_release, monkeypatch):
+    """No code is played here, it is the folder that shows it."""
+    real = Secret.key
+
+    def forgetful(self, *context):
+        return real(self, *(context[:-2] if context[0] == b"features" else context))
+
+    assert different_noise(make_release(seed=0)).passed
+    monkeypatch.setattr(Secret, "key", forgetful)
+    found = different_noise(make_release(seed=0))
+    assert found.passed is False
+    assert found.false_alarm == 1e-9
+
+
+def test_statistics_of_the_folder(paper, honest, make_release, monkeypatch):
+    def look(release):
+        return on_lattice(release, check_statement(release.manifest))
+
+    assert look(paper).passed
+    assert look(honest).passed is None
+    from canal.release.statistics import Sum
+
+    real = Sum.mean
+    monkeypatch.setattr(
+        Sum, "mean", lambda self, sigma, stream: tuple(v + 1e-9 for v in real(self, sigma, stream))
+    )
+    found = look(make_release("paper", seed=0))
+    assert found.passed is False
+    assert "off the lattice" in found.detail
+    monkeypatch.setattr(Sum, "mean", lambda self, sigma, stream: real(self, 0.0, stream))
+    # So little budget that the noise would have drowned everything; there is none.
+    found = look(make_release("paper", seed=0, epsilon=0.01))
+    assert found.passed is False
+    assert "vary less than their noise" in found.detail
+
+
+def test_a_canary_that_pays_more_than_is_allowed(honest, secrets):
+    from dataclasses import replace
+
+    found = audit(honest, secrets=secrets, units=("image",), **QUICK)
+    good, bad = Canary("north", 0.5, 1.6, 1e-5), Canary("north", 1.7, 1.6, 1e-5)
+    assert replace(found, canary=good).holds
+    assert not replace(found, canary=bad).holds
+    assert "above" in bad.words()
+    assert good.words() in replace(found, canary=good).words()
+
+
+def test_progress_adds_up_to_the_work(honest, secrets):
+    auditor = Auditor(honest, secrets=secrets, **QUICK)
+    counted = []
+    auditor.run(counted.append)
+    assert sum(counted) == auditor.work
+
+
+def test_too_few_draws_are_refused(honest):
+    with pytest.raises(InvalidValueError, match="draws = 10 must be at least 1000"):
+        Auditor(honest, draws=10)
+
+
+def test_a_statement_that_does_not_follow_is_refused(honest, secrets):
+    import dataclasses
+
+    from canal.release.store import Release
+
+    statement = dict(honest.manifest.statement, delta=1e-7)
+    forged = Release(honest.path, dataclasses.replace(honest.manifest, statement=statement))
+    with pytest.raises(ReleaseError, match="does not follow from the plan"):
+        audit(forged, secrets=secrets, **QUICK)
+
+
+def test_one_query_only(make_release, make_arrays, secrets):
+    found = audit(make_release(arrays=make_arrays(1)), secrets=secrets, **QUICK)
+    assert found.holds
+    assert [each.queries for each in found.outcomes] == [1, 1]
+
+
+def test_a_bound_that_is_above_by_chance_refutes_nothing(honest, secrets):
+    """In one run of twenty; said as it is, and no alarm."""
+    from dataclasses import replace
+
+    lucky = replace(
+        audit(honest, secrets=secrets, units=("image",), **QUICK).outcomes[0],
+        claimed_mu=1.0,
+        gaussian_mu=1.01,
+    )
+    assert "as one in twenty is by chance" in lucky.words()
+    assert not lucky.refuted

@@ -1,0 +1,269 @@
+"""Negative controls: seven mistakes and some more, each put into the real path, each found.
+
+Secrets are fixed. An alarm has a false-alarm rate of 1e-6 a bound, a check that which it states;
+where nothing is wrong, nothing is found.
+"""
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+from canal.attacks import game as game_module
+from canal.attacks.audit import judge
+from canal.attacks.game import Game, play_rows
+from canal.attacks.outcome import Outcome
+from canal.attacks.seeds import find_seed
+from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated, whole_numbers
+from canal.privacy import Lattice, Secret
+from canal.privacy.ziggurat import standard_normal
+from canal.release import mechanism as mechanism_module
+from canal.release import rows as rows_module
+from canal.release import statistics as statistics_module
+
+PRIVATE = {"caps_source": "private", "importance_source": "private"}
+UNITS = ("patient", "image")
+FEATURES = "features"
+
+
+@pytest.fixture
+def mechanism(make_mechanism):
+    """Of three teachers and four queries; caps and importance have noise as well."""
+    return make_mechanism(**PRIVATE)
+
+
+@pytest.fixture
+def look(secrets, tmp_path):
+    """What the audit finds at fault: refuted claims and failed checks."""
+
+    def look(mechanism, unit, draws=5000):
+        game = Game(mechanism, unit, 4 if unit == "patient" else 1)
+        played = game.play(draws, secrets(f"control of {unit}"), tmp_path)
+        found = {outcome.what for outcome in judge(game, played) if outcome.refuted}
+        checks = (
+            distances(game),
+            noise_is_wide(played, "width"),
+            whole_numbers(game, secrets("whole")),
+        )
+        return found | {check.what for check in checks if not check.passed}
+
+    return look
+
+
+@pytest.fixture
+def look_at_rows(secrets, tmp_path):
+    """The same of rows that the aggregator makes: the game on pairs, and repeated noise."""
+
+    def look(mechanism, pairs=1000):
+        game = Game(mechanism, "patient", 2)
+        scores, stored = play_rows(game, pairs, (secrets("one"), secrets("two")), tmp_path)
+        outcome = Outcome.of(game, scores, game.claimed[FEATURES], what="rows")
+        return outcome, own_noise(mechanism, stored), unrelated(mechanism, stored)
+
+    return look
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_nothing_is_found_where_nothing_is_wrong(mechanism, look, unit):
+    assert look(mechanism, unit) == set()
+
+
+def test_nothing_is_found_in_rows_where_nothing_is_wrong(mechanism, look_at_rows):
+    outcome, own, apart = look_at_rows(mechanism)
+    assert not outcome.refuted
+    assert own.passed
+    assert apart.passed
+    assert own.false_alarm < 1e-9
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_sigma_halved(mechanism, look, monkeypatch, unit):
+    real = Lattice.perturb
+
+    def quieter(self, total, sigma, stream, **more):
+        return real(self, total, np.asarray(sigma) / 2, stream, **more)
+
+    monkeypatch.setattr(Lattice, "perturb", quieter)
+    joint = "features, caps, importance"
+    assert look(mechanism, unit) == {joint, FEATURES, "caps", "importance", "width"}
+
+
+def test_sigma_a_tenth_less_in_one_channel(mechanism, look, monkeypatch):
+    """Too little to show in a game about all channels; the width of its noise shows it."""
+    real = Lattice.perturb
+
+    def quieter(self, total, sigma, stream, **more):
+        sigma = np.array(sigma)
+        if sigma.ndim:
+            sigma[-1] *= 0.9
+        return real(self, total, sigma, stream, **more)
+
+    monkeypatch.setattr(Lattice, "perturb", quieter)
+    assert look(mechanism, "patient") == {"width"}
+
+
+@pytest.mark.parametrize("every", [1, 16])
+def test_noise_used_again_for_another_image(mechanism, look_at_rows, monkeypatch, every):
+    """For all images; or for those of the same row of a batch, which are not neighbours."""
+    real = Secret.key
+
+    def forgetful(self, *context):
+        if context[0] != b"features":
+            return real(self, *context)
+        row = int(context[-2].rpartition(b"-")[2]) % every
+        return real(self, *context[:-2], b"%d" % row)
+
+    monkeypatch.setattr(Secret, "key", forgetful)
+    outcome, own, apart = look_at_rows(mechanism)
+    assert own.passed is False
+    assert apart.passed is False or every > 1
+    assert "repeat another's noise" in own.detail
+    if every == 1:
+        assert outcome.refuted
+        assert outcome.gaussian_mu > 100 * outcome.claimed_mu
+
+
+def test_noise_used_again_for_another_channel(mechanism, look_at_rows, monkeypatch):
+    """Their ratio would be free of it. The game does not see that, the correlation does."""
+    real = Lattice.perturb
+
+    def lazy(self, total, sigma, stream, **more):
+        noise = real(self, 0 * total, sigma, stream, **more)
+        scale = np.ravel(sigma)
+        noise[1] = np.rint(noise[0] * (scale[1] / scale[0]))
+        return noise + total
+
+    monkeypatch.setattr(Lattice, "perturb", lazy)
+    assert look_at_rows(mechanism)[2].passed is False
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_channel_that_is_not_clipped(mechanism, look, monkeypatch, unit):
+    real = mechanism_module.clip
+
+    def careless(blocks, caps, lattice, **more):
+        clipped = real(blocks, caps, lattice, **more)
+        raw = np.clip(np.asarray(blocks)[:, :1] / np.asarray(caps)[0], -5, 5)
+        clipped.integers[:, :1] = lattice.truncate(raw)
+        return clipped
+
+    monkeypatch.setattr(mechanism_module, "clip", careless)
+    found = look(mechanism, unit)
+    assert FEATURES in found
+    assert any(what.startswith("distance") for what in found)
+
+
+@pytest.mark.parametrize("leaked", ["caps", "importance"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_statistic_leaked_in_the_clear(mechanism, look, monkeypatch, leaked, unit):
+    real = statistics_module.Sum.mean
+
+    def open_hearted(self, sigma, stream):
+        return real(self, 0.0 if self.name == leaked else sigma, stream)
+
+    monkeypatch.setattr(statistics_module.Sum, "mean", open_hearted)
+    assert {leaked, "width"} <= look(mechanism, unit)
+
+
+def test_float_noise(mechanism, secrets, monkeypatch):
+    """Mironov's: a float sum of data and noise, which 16 bits would hide from the game."""
+
+    def floating(self, total, sigma, stream, **more):
+        noise = standard_normal(stream, np.size(total)).values.reshape(np.shape(total))
+        return total + np.asarray(sigma) / self.step * noise
+
+    monkeypatch.setattr(Lattice, "perturb", floating)
+    found = whole_numbers(Game(mechanism, "patient", 1), secrets("whole"))
+    assert found.passed is False
+    assert "float64, not integers" in found.detail
+
+
+def test_float_noise_on_a_statistic_only(mechanism, look, monkeypatch):
+    real = statistics_module.Sum.mean
+
+    def floating(self, sigma, stream):
+        clear = np.array(real(self, 0.0, stream))
+        if not sigma:
+            return tuple(clear.tolist())
+        noise = standard_normal(stream(self.name), clear.size).values.reshape(clear.shape)
+        return tuple((clear + sigma * noise).tolist())
+
+    monkeypatch.setattr(statistics_module.Sum, "mean", floating)
+    assert look(mechanism, "patient") == {"whole numbers"}
+
+
+def test_noise_that_looks_at_the_data(mechanism, look, monkeypatch):
+    real = Lattice.perturb
+
+    def curious(self, total, sigma, stream, **more):
+        return real(self, total, sigma, stream, **more) + np.asarray(total) % 2
+
+    monkeypatch.setattr(Lattice, "perturb", curious)
+    assert look(mechanism, "patient") == {"whole numbers"}
+
+
+def test_a_poor_secret_is_found_by_enumeration(mechanism, tmp_path, monkeypatch):
+    """`Secret.create` whose bytes come of a number of ten bits, so that the search is short."""
+    from canal.privacy import randomness
+
+    def poor(count):
+        return hashlib.sha256(b"canal research seed %d" % 517).digest()[:count]
+
+    assert find_seed(mechanism, Secret.create(tmp_path / "rich"), seeds=1024) is None
+    monkeypatch.setattr(randomness.secrets, "token_bytes", poor)
+    assert find_seed(mechanism, Secret.create(tmp_path / "poor"), seeds=1024) == 517
+
+
+@pytest.mark.slow
+def test_a_secret_of_sixteen_bits_is_found_by_enumeration(mechanism, tmp_path):
+    """All 65,536 are tried; the secret of the real code is not among them."""
+    assert find_seed(mechanism, Secret.create(tmp_path / "secret")) is None
+    tried = []
+    poor = Secret(Secret.seeded(54_321).value, private=True)
+    assert find_seed(mechanism, poor, progress=tried.append) == 54_321
+    assert sum(tried) == 54_321
+
+
+@pytest.mark.parametrize("favourite", [0, 2])
+@pytest.mark.parametrize("unit", UNITS)
+def test_one_teacher_with_twice_the_weight(
+    make_mechanism, look, look_at_rows, monkeypatch, favourite, unit
+):
+    """Whichever it is: each is tried as the one that changes."""
+    real = rows_module.add_up
+
+    def unfair(mechanism, ensemble, batch, **more):
+        chosen = dataclasses.replace(ensemble, teachers=ensemble.teachers[favourite:][:1])
+        return real(mechanism, ensemble, batch, **more) + real(mechanism, chosen, batch, **more)
+
+    for module in (rows_module, game_module):
+        monkeypatch.setattr(module, "add_up", unfair)
+    mechanism = make_mechanism()
+    found = look(mechanism, unit)
+    assert FEATURES in found
+    assert any(what.startswith("distance") for what in found)
+    if unit == "patient":
+        assert Game(mechanism, unit, 1).worst[0] == favourite
+        assert look_at_rows(mechanism)[0].refuted
+
+
+@pytest.mark.parametrize("favourite", [0, 2])
+def test_one_teacher_counted_twice_in_the_statistics(mechanism, look, monkeypatch, favourite):
+    real = game_module.sum_up
+
+    def unfair(calibrated, names, queries, networks, **more):
+        sums = real(calibrated, names, queries, networks, **more)
+        chosen = real(calibrated, names, queries, networks[favourite:][:1], **more)
+        for total, once_more in zip(sums, chosen, strict=True):
+            total.total += once_more.total
+        return sums
+
+    monkeypatch.setattr(game_module, "sum_up", unfair)
+    assert {"caps", "importance", "distance of a patient"} <= look(mechanism, "patient")
+
+
+def test_rows_that_hold_too_little_to_be_compared(make_mechanism):
+    small = make_mechanism(channels=1, released=1, grid=(1, 1))
+    rows = np.zeros((4000, 1, 1))
+    assert own_noise(small, (rows, rows)).passed is None

@@ -1,0 +1,135 @@
+"""`canal audit` on the command line: a lower bound, a canary, and what cannot be audited."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from canal.cli import app
+from canal.errors import CanalError
+
+CANAL = Path(sys.executable).parent / "canal"
+SITES = ("north", "south")
+TEACHERS = [word for site in SITES for word in ("--teacher", site)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two sites' teachers, one of them trained again without a patient, and two releases."""
+    from canal.data.load import load
+    from canal.data.synthetic import write
+    from canal.models.unet import UNetArchitecture
+    from canal.release.aggregator import create
+    from canal.release.ensemble import load_ensemble
+    from canal.release.queries import Queries
+    from canal.teachers.run import initialise, train
+    from canal.teachers.settings import TrainingSettings
+
+    home = tmp_path_factory.mktemp("audit")
+    before = os.environ.get("CANAL_CACHE")
+    os.environ["CANAL_CACHE"] = str(home / "cache")
+    write(home / "queries", 8, size=(32, 32))
+    write(home / "cohorts", 16, size=(32, 32), seed=1)
+    asked = load(home / "queries", size=32)
+    cohorts = load(home / "cohorts", size=32)
+    settings = TrainingSettings(steps=4, batch_size=4, save_every=4)
+    architecture = UNetArchitecture(in_channels=asked.images.shape[1], base_channels=8)
+    initialise(home / "init", architecture, seed=0, size=(32, 32))
+    for folder, site, part in (
+        ("north", "north", slice(0, 8)),
+        ("south", "south", slice(8, 16)),
+        ("without", "north", slice(1, 8)),
+    ):
+        chosen = cohorts.rows(cohorts.ids[part])
+        train(home / folder, home / "init", chosen, settings, name=site)
+    ensemble = load_ensemble([home / site for site in SITES], home / "init")
+    queries = Queries.of(asked)
+    plan = ensemble.plan(queries, epsilon=8.0)
+    create(home / "release", ensemble, queries, plan, seed=1)
+    yield home
+    if before is None:
+        del os.environ["CANAL_CACHE"]
+    else:
+        os.environ["CANAL_CACHE"] = before
+
+
+@pytest.fixture
+def call(home, monkeypatch):
+    """Run a command in this process; trying all seeds has tests of its own."""
+    monkeypatch.chdir(home)
+    monkeypatch.setattr("canal.attacks.audit.find_seed", lambda *given, **more: None)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["audit", *arguments])
+
+    return run
+
+
+def test_a_bound_and_a_canary(home, call):
+    canary = (*TEACHERS, "--queries", "queries", "--without", "without")
+    done = call("release", "--draws", "2000", "--out", "audit.json", *canary)
+    assert done.exit_code == 0, done.output
+    assert "NOT PRIVATE: the noise is seeded" in done.output
+    assert "That is not refuted" in done.output
+    assert "Trained with and without one patient, the teacher of north" in done.output
+    found = json.loads((home / "audit.json").read_text())
+    assert found["format"] == "canal-audit/1"
+    assert found["holds"]
+    assert 0 < found["canary"]["mu"] <= found["canary"]["allowed"]["mu"]
+    assert done.stdout.splitlines()[:-1] == found["words"]
+
+
+def test_one_unit_for_programs(call):
+    done = call("release", "--draws", "2000", "--unit", "image", "--json")
+    found = json.loads(done.stdout)
+    assert found["games"][0]["unit"] == "image"
+    assert found["canary"] is None
+
+
+def test_a_fault_is_exit_code_2(call, monkeypatch):
+    from canal.privacy import Lattice
+
+    real = Lattice.perturb
+    monkeypatch.setattr(
+        Lattice,
+        "perturb",
+        lambda self, total, sigma, stream, **more: real(self, total, sigma / 3, stream, **more),
+    )
+    done = call("release", "--draws", "2000")
+    assert done.exit_code == 2
+    assert "it is refuted" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("queries",), "holds no release"),
+        (("release", "--draws", "5"), "at least 1000"),
+        (("release", "--without", "without"), "give all or none"),
+        (("release", *TEACHERS), "give all or none"),
+    ],
+)
+def test_what_a_person_can_mend(call, arguments, said):
+    done = call(*arguments)
+    assert isinstance(done.exception, CanalError)
+    assert said in str(done.exception)
+
+
+@pytest.mark.slow
+def test_as_a_person_calls_it(home):
+    """With every seed tried, and nothing on the screen but the findings."""
+    done = subprocess.run(
+        [CANAL, "audit", "release", "--draws", "10000"],
+        cwd=home,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert "Nothing that was stated is refuted" in done.stdout
