@@ -12,6 +12,7 @@ import pytest
 
 from canal.cli.demo import COMMANDS, HOSPITALS, RELEASES, chapters
 from canal.models import checkpoint
+from canal.privacy import Ledger
 from canal.release.store import Release
 from canal.release.verification import verify
 
@@ -89,8 +90,36 @@ def test_typed_again_it_changes_nothing(home):
         if path.name in ("weights.safetensors", "manifest.json")
     }
     assert len(before) == 1 + len(HOSPITALS) + len(ARMS) + len(RELEASES) + 1
+    paid = charges(out)
+    assert len(paid) == 2 * len(RELEASES)  # reserved and committed
     assert finished(call(home)).splitlines()[-1] == "canal-demo/report.html"
     assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert charges(out) == paid
+
+
+def charges(out):
+    """Everything in the ledgers but the budgets, which may be said again."""
+    return {
+        (path.name, row.action, row.key)
+        for path in out.glob("ledger-*.sqlite")
+        for row in Ledger(path).rows()
+        if row.action != "budget"
+    }
+
+
+def test_interrupted_it_stops_and_says_how_to_go_on(tmp_path):
+    process = call(tmp_path, "--steps", "2000", start_new_session=True)
+    until = time.monotonic() + 120
+    while not (tmp_path / "canal-demo" / "init" / "settings.json").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=60)
+    assert process.returncode == 130, complained
+    assert "type the demo again, and it goes on" in complained
+    assert not (tmp_path / "canal-demo" / "teachers").exists()
 
 
 def test_another_demo_in_the_same_folder_is_refused(home):

@@ -104,3 +104,32 @@ def test_an_empty_folder_of_images(home):
         code=2,
     )
     assert "no data set was recognised" in said
+
+
+def test_masks_never_replace_images(home, tmp_path):
+    """Into the images' own folder: refused before anything is written."""
+    call(home, "student", "train", *CHOSEN, "--mode", "alone", "--out", "careful")
+    images = tmp_path / "images"
+    images.mkdir()
+    pixels = Image.new("RGB", (32, 32), "red")
+    pixels.save(images / "a.png")
+    pixels.save(images / "b.jpg")
+    before = {path.name: path.read_bytes() for path in images.iterdir()}
+    words = ("student", "predict", "--student", "careful", "--images", images)
+    said = call(home, *words, "--out", images, code=2)
+    assert "a.png is one of the images; give another --out" in said
+    assert before == {path.name: path.read_bytes() for path in images.iterdir()}
+    call(home, *words, "--out", tmp_path / "masks")
+    assert sorted(path.name for path in (tmp_path / "masks").iterdir()) == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize("part", ["pooled", "endoscopy"])
+def test_a_hospitals_images_are_neither_asked_about_nor_public(home, part):
+    chosen = ("--split", "split.json", "--part", part, "--out", "refused")
+    for words in (
+        ("release", "create", "--teacher", "endoscopy", "--queries", "data", "--seed", "1"),
+        ("init", "--data", "data", "--size", "32"),
+    ):
+        said = call(home, *words, *chosen, code=2)
+        assert "holds images that a hospital trains on" in said
+    assert not (home / "refused").exists()

@@ -52,6 +52,7 @@ def attack(release, **other):
         "tpr": {"0.01": 0.02, "0.001": 0.0},
         "roc": [[0, 0.0], [0.02, 0.05], [0.3, 0.36], [1, 1]],
         "allowed": {"unit": "image", "mu": 0.8},
+        "like_chance": True,
         "words": ["Noise of 1e-05 was guessed."],
     } | other
 

@@ -162,7 +162,7 @@ def test_verdicts_are_plain(made):
     assert "CANAL, patient’s ε = 8 − alone: −" in made.words
     assert "Uniform, paper’s ε = 8 − alone" in made.words
     assert "from one seed" in made.words
-    assert "intervals are over test images only" in made.words
+    assert "intervals are over test cases only" in made.words
 
 
 def test_whiskers_are_where_the_numbers_say(made, made_run):
@@ -287,7 +287,13 @@ def test_a_curve_is_a_staircase():
 def test_an_attack_that_got_something(run_folder):
     path = run_folder / "attack.json"
     found = json.loads(path.read_text())
-    found |= {"auc": 0.9, "auc_interval": [0.8, 0.95], "allowed": None, "release": "f" * 64}
+    found |= {
+        "auc": 0.9,
+        "auc_interval": [0.8, 0.95],
+        "like_chance": False,
+        "allowed": None,
+        "release": "f" * 64,
+    }
     path.write_text(json.dumps(found))
     read = page(run_folder)
     assert "This attack got nothing" not in read.words
@@ -304,7 +310,6 @@ def test_pictures_show_what_the_networks_say(made, made_run, arrays):
     assert shown[:2] == [f"Image {worst}", f"Truth of {worst}, outlined"]
     order = [alt.split(" on ")[0] for alt in shown[2:6]]
     assert order == ["Uniform, paper’s ε = 8", "CANAL, paper’s ε = 8", "Alone", "Noise only"]
-    assert shown[3].endswith(f"Dice {100 * scores[worst]:.0f}")
     best = max(scores, key=scores.get)
     assert shown[-6] == f"Image {best}"
     sources = [value for name, value in made.attributes if name == "src"]
@@ -312,6 +317,10 @@ def test_pictures_show_what_the_networks_say(made, made_run, arrays):
         drawn = (np.asarray(picture) == (255, 170, 40)).all(axis=2)
     network, _ = checkpoint.load(made_run / "s-canal")
     mask = predict(network, arrays.rows([worst]))[0, 0]
+    # Of the mask that is drawn, not of a table that may be about other images.
+    truth = arrays.rows([worst]).masks[0, 0]
+    overlap = 2 * (mask & truth).sum() / (mask.sum() + truth.sum())
+    assert shown[3].endswith(f"Dice {100 * overlap:.0f}")
     inside = np.kron(mask, np.ones((6, 6))).astype(bool)
     assert drawn.shape == inside.shape
     assert drawn.any() == inside.any()

@@ -1,13 +1,17 @@
 """What a run folder holds: found at any depth, named by facts, and refused in one sentence."""
 
+import copy
 import json
 import math
+import os
 import shutil
+from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
 
 from canal.errors import CanalError, DataError, InvalidValueError, ReleaseError
+from canal.release.manifest import Manifest
 from canal.report.arms import Arms, main_release
 from canal.report.run import Run, names
 
@@ -171,4 +175,26 @@ def test_what_an_attack_is_held_against(made_run):
     normal = NormalDist()
     assert attack.allowed(0.01) == pytest.approx(normal.cdf(normal.inv_cdf(0.01) + 0.8))
     assert attack.allowed_auc == pytest.approx(normal.cdf(0.8 / math.sqrt(2)))
-    assert attack.found_nothing
+    assert attack.like_chance
+
+
+def test_a_forged_promise_is_no_headline(run_folder):
+    """A release without noise that says it is private, its digest made anew."""
+    place = next(
+        path
+        for path in run_folder.rglob("manifest.json")
+        if json.loads(path.read_text())["plan"]["allocation"] == "none"
+    )
+    manifest = Manifest.read(place.parent)
+    statement = copy.deepcopy(manifest.statement)
+    statement["stamp"] = ""
+    statement["guarantee"]["patient"] |= {"epsilon": 0.1, "reading": "You are safe."}
+    place.write_bytes(replace(manifest, statement=statement).to_bytes())
+    with pytest.raises(ReleaseError, match="canal release verify"):
+        Run.read(run_folder)
+
+
+def test_what_is_no_file_is_left_alone(run_folder):
+    (run_folder / "nowhere.json").symlink_to(run_folder / "gone.json")
+    os.mkfifo(run_folder / "pipe.json")
+    assert len(Run.read(run_folder).attacks) == 1

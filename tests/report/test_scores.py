@@ -9,10 +9,19 @@ from scipy.stats import bootstrap
 from canal.report.benefit import points, verdict
 from canal.report.forest import Scale
 from canal.report.scores import Difference, difference
+from canal.teachers.evaluate import Score
 
 
-def by_image(values):
-    return {f"image {number}": float(value) for number, value in enumerate(values)}
+def by_image(values, people=None):
+    names = [f"image {number}" for number in range(len(values))] if people is None else people
+    return [
+        Score(f"image {number}", float(value), 0.0, 0.0, name)
+        for number, (value, name) in enumerate(zip(values, names, strict=True))
+    ]
+
+
+def named(**dice):
+    return [Score(name, value, 0.0, 0.0) for name, value in dice.items()]
 
 
 def test_the_interval_agrees_with_scipy():
@@ -31,13 +40,28 @@ def test_the_interval_agrees_with_scipy():
 
 
 def test_pairing_is_by_name_not_by_place():
-    first, second = {"a": 0.9, "b": 0.1}, {"b": 0.1, "a": 0.9}
-    assert difference(first, second) == Difference(0.0, 0.0, 0.0, 2)
+    assert difference(named(a=0.9, b=0.1), named(b=0.1, a=0.9)) == Difference(0.0, 0.0, 0.0, 2)
 
 
 def test_other_images_are_not_compared():
-    assert difference({"a": 1.0}, {"b": 1.0}) is None
-    assert difference({"a": 1.0}, {"a": 1.0, "b": 1.0}) is None
+    assert difference(named(a=1.0), named(b=1.0)) is None
+    assert difference(named(a=1.0), named(a=1.0, b=1.0)) is None
+
+
+def test_images_of_one_person_are_one_witness():
+    """Every image four times: as many people, as wide an interval; as images, half as wide."""
+    rng = np.random.default_rng(1)
+    base = rng.uniform(0.3, 0.9, 50)
+    better = base + rng.normal(0.02, 0.05, 50)
+    people = [f"person {number}" for number in range(50)]
+    once = difference(by_image(better, people), by_image(base, people))
+    often = difference(
+        by_image(np.tile(better, 4), 4 * people), by_image(np.tile(base, 4), 4 * people)
+    )
+    strangers = difference(by_image(np.tile(better, 4)), by_image(np.tile(base, 4)))
+    assert (often.low, often.high) == pytest.approx((once.low, once.high), abs=1e-9)
+    width = (strangers.high - strangers.low) / (once.high - once.low)
+    assert width == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize(

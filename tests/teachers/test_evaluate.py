@@ -128,7 +128,7 @@ def test_summary_counts_what_is_defined():
 @pytest.mark.parametrize("count", [1, 2, 5, 60])
 def test_the_interval_holds_the_mean_and_narrows(count):
     dice = np.random.default_rng(count).beta(5, 1, count)
-    made = summary([Score("", value, value, value) for value in dice])
+    made = summary([Score(f"{row}", value, value, value) for row, value in enumerate(dice)])
     low, high = made["dice_interval"]
     assert low - 1e-12 <= made["dice"] <= high + 1e-12
     assert dice.min() - 1e-12 <= low

@@ -47,7 +47,7 @@ def measure(
     summary = evaluate.summary(found)
     features = Tap(network, made.tap).features(evaluate.sample(arrays))
     summary["bottleneck_variation"] = varies = variation(features)
-    if varies < FLAT and len(features) > 1:
+    if varies < FLAT and len(features) > 1 and made.notes.get("role") == "teacher":
         typer.echo(
             f"{folder}: the bottleneck says nearly the same about every image (it varies by "
             f"{100 * varies:.1f} % of its size), so a release of it has nothing to tell; train "
