@@ -77,7 +77,7 @@ def test_a_patient_who_moves_little_pays_little(make_release, ensemble, networks
 
 def test_statistics_with_noise_are_part_of_it(make_release, ensemble, networks, queries):
     """More than the features alone, exactly by what moved the two sums."""
-    from canal.attacks.matching import noiseless_rows
+    from canal.attacks.view import noiseless_rows
     from canal.release.statistics import sum_up
     from canal.release.verification import check_statement
 

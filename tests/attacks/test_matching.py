@@ -12,11 +12,9 @@ from canal.attacks.matching import (
     _log_population,
     _score,
     match,
-    noiseless_rows,
-    released_rows,
-    spreads,
 )
 from canal.attacks.roc import Roc, allowed_auc
+from canal.attacks.view import noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
 
 

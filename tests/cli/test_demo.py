@@ -108,15 +108,23 @@ def charges(out):
 
 
 def test_interrupted_it_stops_and_says_how_to_go_on(tmp_path):
-    process = call(tmp_path, "--steps", "2000", start_new_session=True)
-    until = time.monotonic() + 120
-    while not (tmp_path / "canal-demo" / "init" / "settings.json").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, complained = process.communicate(timeout=60)
+    """As in a terminal: whoever runs the tests may have told their children to ignore it."""
+    process = call(
+        *(tmp_path, "--steps", "2000"),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        until = time.monotonic() + 120
+        while not (tmp_path / "canal-demo" / "init" / "settings.json").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, complained = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130, complained
     assert "type the demo again, and it goes on" in complained
     assert not (tmp_path / "canal-demo" / "teachers").exists()

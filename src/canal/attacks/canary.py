@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from canal.attacks.matching import noiseless_rows
 from canal.attacks.outcome import exact_epsilon
+from canal.attacks.view import noiseless_rows
 from canal.errors import InvalidValueError
 from canal.release.calibration import finite_or_none
 from canal.release.digits import number, short

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.attacks.finding import NOTHING
-from canal.attacks.matching import Floats, noiseless_rows, released_rows, spreads
+from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
 from canal.release.ensemble import Ensemble
 from canal.release.store import Release

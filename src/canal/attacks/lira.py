@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.attacks.view import Floats
 from canal.errors import InvalidValueError
 
-Floats = NDArray[np.float64]
 # Both kinds of shadows need a variance, whichever one is left out.
 FEWEST = 3
 

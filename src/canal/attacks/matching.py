@@ -12,25 +12,20 @@ every time; this is what gives an AUC of 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from canal.attacks.roc import Roc
+from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
-from canal.release.clipping import clip
 from canal.release.ensemble import Ensemble
-from canal.release.queries import BATCH
 from canal.release.store import Release
-from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from canal.data.cache import Arrays
-
-Floats = NDArray[np.float64]
 
 
 def match(
@@ -78,55 +73,6 @@ def match(
     nobody = _log_population(rows, references)
     scores = [_score(rows, chosen, nobody) for chosen in (true["members"], candidates)]
     return Roc.of(*scores)
-
-
-def spreads(release: Release) -> Floats:
-    """Standard deviation of every stored value, `[M·H·W]`: the noise, and the rounding to 16 bits.
-
-    In units of the caps, as the noise was added.
-    """
-    sigma = np.array(release.manifest.mechanism["sigma"])
-    shift = np.array(release.manifest.mechanism["shift"])
-    width = np.ldexp(release.manifest.mechanism["step"] / release.plan.participants.teachers, shift)
-    return np.repeat(np.sqrt(sigma**2 + width**2 / 12), release.plan.positions)
-
-
-def released_rows(release: Release) -> Floats:
-    """Every released query as one row, `[N, M·H·W]`, in units of the caps; dead channels are 0."""
-    caps = np.where(release.caps > 0, release.caps, np.inf)
-    scale = np.repeat(release.scale / caps, release.plan.positions)
-    stored = np.concatenate([shard.reshape(len(shard), -1) for shard in release.shards()])
-    return stored * scale
-
-
-def noiseless_rows(
-    release: Release,
-    ensemble: Ensemble,
-    arrays: Arrays,
-    progress: Callable[[int], None] = lambda count: None,
-) -> Floats:
-    """What these images would have had without noise, `[n, M·H·W]`, in units of the caps."""
-    import torch
-
-    from canal.release.calibration import feature_lattice
-
-    lattice = feature_lattice(release.plan)
-    rows = []
-    for start in range(0, len(arrays.ids), BATCH):
-        pixels = torch.from_numpy(np.array(arrays.images[start : start + BATCH]))
-        total: Any = 0
-        for teacher in ensemble.teachers:
-            features = teacher.tap.features(to_float(pixels))[:, release.channels.tolist()]
-            clipped = clip(
-                features.double().numpy(),
-                release.caps,
-                lattice,
-                nonnegative=release.plan.nonnegative,
-            )
-            total = total + clipped.integers
-            progress(len(pixels))
-        rows.append(total.reshape(len(pixels), -1) * (lattice.step / len(ensemble.teachers)))
-    return np.concatenate(rows)
 
 
 def _score(rows: Floats, means: Floats, nobody: Floats) -> Floats:

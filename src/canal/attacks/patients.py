@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.attacks.finding import Finding, features_mu
-from canal.attacks.lira import Floats, Shadows, distances, likelihood_ratios
-from canal.attacks.matching import noiseless_rows, released_rows, spreads
+from canal.attacks.lira import Shadows, distances, likelihood_ratios
 from canal.attacks.roc import Roc
 from canal.attacks.shadows import Pool
+from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
 from canal.release.ensemble import Ensemble, load_ensemble
 from canal.release.store import Release

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from canal.attacks.game import FEATURES, Floats, Game, Played
-from canal.attacks.matching import released_rows, spreads
+from canal.attacks.view import released_rows, spreads
 from canal.privacy.randomness import Secret, Stream
 from canal.release.calibration import CalibratedPlan, statistic_lattice
 from canal.release.mechanism import Mechanism

@@ -50,7 +50,7 @@ def demo(
     images: Annotated[int, typer.Option(help="Images of the three hospitals.")] = 480,
     queries: Annotated[int, typer.Option(help="Images of the recipient.")] = 30,
     size: Annotated[int, typer.Option(help="Pixels a side.")] = 64,
-    steps: Annotated[int, typer.Option(help="Of every training.")] = 150,
+    steps: Annotated[int, typer.Option(help="Of every training.")] = 250,
     epsilon: Annotated[float, typer.Option(help="Asked of every release.")] = 8,
     seed: Annotated[int, typer.Option(help="Of images and trainings; noise has none.")] = 0,
 ) -> None:
@@ -80,7 +80,8 @@ def chapters(
     """The story, command by command."""
     source = f"--data data --split {SPLIT}"
     # A short training at the usual rate leaves a bottleneck that is the same for all images.
-    training = f"--size {size} --steps {steps} --learning-rate 1e-3 --seed {seed}"
+    pace = "--batch-size 8 --learning-rate 1.5e-3"
+    training = f"--size {size} --steps {steps} {pace} --seed {seed}"
     teachers = " ".join(f"--teacher teachers/{site}" for site in HOSPITALS)
     asked = f"{teachers} --queries data --split {SPLIT}"
     cohorts = " ".join(f"--cohort {site}" for site in HOSPITALS)

@@ -41,3 +41,36 @@ def teachers(
         with training(name, settings.training.steps) as show:
             cells.append(run_cell(cell, data, runs, out, report=show))
     typer.echo(markdown(cells))
+
+
+@experiment_app.command()
+@with_settings("training")
+def attacks(
+    *,
+    data: Annotated[Path, typer.Option(help="Folder that holds the public data sets.")],
+    out: Annotated[Path, typer.Option(help="Where the cells go.")] = Path("results/attacks"),
+    runs: Annotated[Path, typer.Option(help="Where trainings go.")] = Path("runs/attacks"),
+    seeds: Annotated[int, typer.Option(help="How many, from 0.")] = 5,
+    size: Annotated[int, typer.Option(help="Pixels a side.")] = 64,
+    queries: Annotated[int, typer.Option(help="N, the recipient's images.")] = 200,
+    shadows: Annotated[int, typer.Option(help="Teachers that the patient attack trains.")] = 12,
+    settings: Settings,
+) -> None:
+    """Attack releases on ISIC 2018: membership of images and patients, inversion."""
+    from dataclasses import replace
+
+    from canal.cli.progress import counting_named
+    from canal.experiments.attacks import AttacksCell, markdown, run_cell
+
+    cells = []
+    for seed in range(seeds):
+        cell = AttacksCell(
+            seed=seed,
+            size=size,
+            queries=queries,
+            shadows=shadows,
+            training=replace(settings.training, seed=seed),
+        )
+        with counting_named(f"seed {seed}") as show:
+            cells.append(run_cell(cell, data, runs, out, report=show))
+    typer.echo(markdown(cells))

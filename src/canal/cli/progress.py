@@ -26,6 +26,22 @@ def counting(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def counting_named(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar over one thing after the other; gives the function that says what, and how far."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=f"{title}: {what}", completed=done, total=total)
+
+        yield show
+
+
+@contextmanager
 def training(title: str, steps: int) -> Iterator[Callable[[Progress], None]]:
     """A bar over training steps with loss, Dice and remaining time."""
     from rich.console import Console

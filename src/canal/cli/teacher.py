@@ -68,6 +68,9 @@ def train(
     out: _Out,
     split: _Split = None,
     cohort: Annotated[str, typer.Option(help="Part of the split to train on.")] = "site-1",
+    without: Annotated[
+        str, typer.Option(help="Leave out this patient, for the canary of `canal audit`.")
+    ] = "",
     settings: Settings,
 ) -> None:
     """Train a teacher on one site's cohort, from the shared initialisation."""
@@ -75,6 +78,8 @@ def train(
     from canal.teachers.run import train as make
 
     arrays = load_part(data, split, cohort, settings.data)
+    if without:
+        arrays = arrays.without(without)
     name = cohort if split is not None else ""
     with training(name or "teacher", settings.training.steps) as report:
         made = make(out, init, arrays, settings.training, name=name, report=report)

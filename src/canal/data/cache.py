@@ -80,6 +80,13 @@ class Arrays:
             {name: self.groups[name] for name in ids if name in self.groups},
         )
 
+    def without(self, person: str) -> Arrays:
+        """All cases but those of one person: a group, or the id of an image without one."""
+        kept = [name for name in self.ids if self.groups.get(name, name) != person]
+        if len(kept) == len(self.ids):
+            raise DataError(f"nobody called {person!r} is on these {len(kept)} images")
+        return self.rows(kept)
+
     def beside(self, other: Arrays) -> Arrays:
         """These cases and others of the same shape, as arrays in memory."""
         twice = set(self.ids) & set(other.ids)

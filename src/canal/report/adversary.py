@@ -10,6 +10,7 @@ from canal.release.chart import Point, lines
 from canal.release.digits import number, upwards
 from canal.release.page import code, section, sentences, table
 from canal.report.attack import Attack
+from canal.report.evidence import Evidence
 from canal.report.run import Run, names
 from canal.report.style import legend
 
@@ -21,22 +22,32 @@ _STEPS = 60
 
 def render(run: Run) -> str:
     """The section."""
-    if not run.attacks:
+    if not run.attacks and not run.evidence:
         missing = code("canal attack membership RELEASE --out RUN/attack.json")
         return section(
             TITLE, f"<p>Nobody attacked this run; {missing} does, and writes what it got.</p>"
         )
     called = names(run.releases)
+
+    def whom(digest: str) -> str:
+        release = run.release(digest)
+        if release is None:
+            return f"release {digest[:12]}…, which is not in this run"
+        return called[release.where]
+
     content: list[str] = []
     for index, attack in enumerate(run.attacks):
-        release = run.release(attack.release)
-        whom = (
-            f"release {attack.release[:12]}…, which is not in this run"
-            if release is None
-            else called[release.where]
-        )
-        content += _attack(index, attack, whom)
+        content += _attack(index, attack, whom(attack.release))
+    for evidence in run.evidence:
+        content += _evidence(evidence, whom(evidence.release))
     return section(TITLE, *content, style="wide long")
+
+
+def _evidence(found: Evidence, whom: str) -> Iterable[str]:
+    yield f"<h3>{escape(found.name)}: {escape(whom)}</h3>"
+    rows = [tuple(escape(cell) for cell in row) for row in found.rows]
+    yield table(found.head, rows, numbers=range(1, len(found.head)), style="reflow")
+    yield sentences(found.words)
 
 
 def rate(share: float) -> str:

@@ -38,6 +38,7 @@ def facts(run: Run) -> dict[str, Any]:
         if chosen is None or chosen.plan.allocation == "none"
         else epsilon_by_queries(chosen, Training.of(main)),
         "attacks": [_attack(attack) for attack in run.attacks],
+        "evidence": [asdict(evidence) for evidence in run.evidence],
         "networks": [_network(network) for network in run.networks],
         "commands": run.commands.splitlines(),
     }

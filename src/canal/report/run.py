@@ -22,6 +22,7 @@ from canal.release.plan import Plan
 from canal.release.store import Release
 from canal.release.verification import check_statement
 from canal.report.attack import Attack, read_attack
+from canal.report.evidence import Evidence, read_evidence
 from canal.report.scores import SCORES, read_scores
 from canal.teachers.evaluate import Score
 from canal.teachers.folder import SETTINGS
@@ -144,6 +145,7 @@ class Run:
         networks: in it, by folder.
         releases: likewise.
         attacks: by file.
+        evidence: inversions and audits, by file.
         commands: what was typed; empty if nobody wrote it down.
     """
 
@@ -151,6 +153,7 @@ class Run:
     networks: tuple[Network, ...]
     releases: tuple[Published, ...]
     attacks: tuple[Attack, ...]
+    evidence: tuple[Evidence, ...]
     commands: str
 
     @classmethod
@@ -162,7 +165,7 @@ class Run:
         """
         if not path.is_dir():
             raise InvalidValueError(f"{path} is no folder; give the one that holds the run")
-        networks, releases, attacks = [], [], []
+        networks, releases, attacks, evidence = [], [], [], []
         for folder, files in _folders(path):
             where = folder.relative_to(path).as_posix()
             if checkpoint.DESCRIPTION in files:
@@ -175,8 +178,10 @@ class Run:
             for name in files:
                 file = folder / name
                 if file.suffix == ".json" and file.is_file() and file.stat().st_size <= MOST_BYTES:
-                    attack = read_attack(file, file.relative_to(path).as_posix())
+                    place = file.relative_to(path).as_posix()
+                    attack, other = read_attack(file, place), read_evidence(file, place)
                     attacks += [] if attack is None else [attack]
+                    evidence += [] if other is None else [other]
         if not (networks or releases or attacks):
             raise InvalidValueError(
                 f"{path} holds no network, no release and no attack; give the folder of a run, "
@@ -184,7 +189,9 @@ class Run:
             )
         typed = path / COMMANDS
         commands = typed.read_text("utf-8", errors="replace").strip() if typed.is_file() else ""
-        return cls(path, tuple(networks), tuple(releases), tuple(attacks), commands)
+        return cls(
+            path, tuple(networks), tuple(releases), tuple(attacks), tuple(evidence), commands
+        )
 
     def release(self, digest: object) -> Published | None:
         """The release of this digest, if it is in the run."""

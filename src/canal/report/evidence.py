@@ -1,0 +1,98 @@
+"""Evidence that is no curve: inversions and audits, read back as tables with their words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from canal.attacks import audit, inversion
+from canal.errors import DataError
+from canal.release.digits import number, upwards
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was found about one release.
+
+    Args:
+        where: its file, within the run.
+        name: what was done.
+        release: digest of the manifest.
+        head: names of the columns.
+        rows: of the table.
+        words: what it means.
+    """
+
+    where: str
+    name: str
+    release: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
+
+
+def read_evidence(path: Path, where: str) -> Evidence | None:
+    """Read a file; None if it is neither an inversion nor an audit.
+
+    Raises:
+        DataError: it says that it is one, and is not.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None  # somebody's file; an attack of ours is read, and refused, elsewhere
+    stated = content.get("format") if isinstance(content, dict) else None
+    if stated not in _TABLES:
+        return None
+    name, head, rows = _TABLES[stated]
+    try:
+        return Evidence(
+            where=where,
+            name=name,
+            release=str(content["release"]),
+            head=head,
+            rows=tuple(rows(content)),
+            words=tuple(str(sentence) for sentence in content["words"]),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} cannot be read ({error!r}); make it again") from error
+
+
+def _pictures(content: dict[str, Any]) -> list[tuple[str, ...]]:
+    low, high = (float(end) for end in content["ssim_gain_interval"])
+    rows = [
+        (words, f"{float(content[key]['ssim']):.3f}", f"{float(content[key]['psnr']):.1f} dB")
+        for words, key in (
+            ("Decoder", "decoder"),
+            ("Mean image, which knows nothing", "mean_image"),
+        )
+    ]
+    gain = f"{float(content['ssim_gain']):+.3f}"
+    return [*rows, ("Decoder less mean image", f"{gain} ({low:+.3f} to {high:+.3f})", "")]
+
+
+def _games(content: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{game['unit']}, {game['what']}",
+            number(upwards(game["claimed"]["epsilon"])),
+            number(game["gaussian"]["epsilon"]),
+            number(game["clopper_pearson"]["epsilon"]),
+            "refuted" if game["refuted"] else "holds",
+        )
+        for game in content["games"]
+    ]
+
+
+Rows = Callable[[dict[str, Any]], list[tuple[str, ...]]]
+_TABLES: dict[str, tuple[str, tuple[str, ...], Rows]] = {
+    inversion.FORMAT: ("Feature inversion", ("Picture", "SSIM", "PSNR"), _pictures),
+    audit.FORMAT: (
+        "Audit",
+        ("Neighbours", "ε claimed", "at least (Gaussian)", "at least (counted)", "Verdict"),
+        _games,
+    ),
+}

@@ -1,0 +1,109 @@
+"""The patient attack in a real release: what is left of one site, and halves of a pool."""
+
+import json
+
+import numpy as np
+import pytest
+
+from canal.attacks import shadows as shadows_module
+from canal.attacks.patients import Target, attack_patients
+from canal.attacks.shadows import Pool, train_shadows
+from canal.attacks.view import noiseless_rows
+from canal.data.cache import Arrays
+from canal.errors import InvalidValueError
+from canal.models.unet import UNetArchitecture
+from canal.release.aggregator import create
+from canal.release.ensemble import load_ensemble
+from canal.release.queries import Queries
+from canal.teachers.run import initialise, train
+from canal.teachers.settings import TrainingSettings
+
+SHORT = TrainingSettings(steps=2, batch_size=4, save_every=2)
+
+
+def discs(count, seed, prefix, per_person=2):
+    rng = np.random.default_rng(seed)
+    row, column = np.mgrid[:32, :32]
+    masks = np.zeros((count, 1, 32, 32), dtype=np.uint8)
+    for mask in masks:
+        y, x = rng.uniform(8, 24, 2)
+        mask[0] = np.hypot(row - y, column - x) < rng.uniform(4, 9)
+    images = (rng.integers(0, 100, masks.shape) + 130 * masks).astype(np.uint8)
+    ids = tuple(f"{prefix}-{number}" for number in range(count))
+    people = {name: f"{prefix} person {n // per_person}" for n, name in enumerate(ids)}
+    return Arrays(ids, images, masks, prefix, groups=people)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """An initialisation, two teachers, queries and a pool."""
+    folder = tmp_path_factory.mktemp("site")
+    cohorts = {"north": discs(8, 1, "north"), "south": discs(8, 2, "south")}
+    architecture = UNetArchitecture(in_channels=1, base_channels=8)
+    initialise(folder / "init", architecture, seed=0, size=(32, 32))
+    for name, arrays in cohorts.items():
+        train(folder / name, folder / "init", arrays, SHORT, name=name)
+    ensemble = load_ensemble([folder / name for name in cohorts], folder / "init")
+    return folder, cohorts, ensemble, discs(6, 3, "query"), discs(8, 4, "other")
+
+
+def released(site, name, **choices):
+    folder, _, ensemble, asked, _ = site
+    queries = Queries.of(asked)
+    plan = ensemble.plan(queries, "honest", epsilon=8, **choices)
+    return create(folder / name, ensemble, queries, plan, seed=1, not_private=True)
+
+
+def test_what_is_left_without_noise_is_the_sites_own(site):
+    folder, _, ensemble, asked, _ = site
+    release = released(site, "clear", allocation="none")
+    target = Target.of(release, asked)
+    own = noiseless_rows(release, load_ensemble([folder / "north"]), asked).ravel()
+    # In units of the rounding that is all the noise there is: uniform, at most sqrt 3 of them.
+    rest = target.part(ensemble, "north") - own / target.noise
+    assert np.abs(rest).max() < 3**0.5 * (1 + 1e-6)
+    assert target.features([folder / "north"])[0] == pytest.approx(own / target.noise)
+    with pytest.raises(InvalidValueError, match="no teacher of 'east'"):
+        target.part(ensemble, "east")
+
+
+def test_halves_are_even_for_everybody(site):
+    _, cohorts, _, _, others = site
+    pool = Pool.of(cohorts["north"].beside(others))
+    assert len(pool.patients) == 8
+    halves = pool.halves(8, seed=0)
+    assert (halves.sum(axis=0) == 4).all()
+    assert (halves.sum(axis=1) == 4).all()
+    assert np.array_equal(halves[:4], ~halves[4:])
+    assert not np.array_equal(halves, pool.halves(8, seed=1))
+    assert len(pool.images(pool.patients[:2])) == 4
+    with pytest.raises(InvalidValueError, match="must be even"):
+        pool.halves(5, seed=0)
+
+
+@pytest.mark.parametrize("allocation", ["none", "canal"])
+def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
+    folder, cohorts, ensemble, asked, others = site
+    pool = Pool.of(cohorts["north"].beside(others))
+    halves = pool.halves(8, seed=0)
+    told = []
+    places = (folder / "shadows", folder / "init", pool, halves, SHORT)
+    networks = train_shadows(*places, lambda number, progress: told.append(number))
+    assert len(set(networks)) == 8
+    first = {path: (path / "weights.safetensors").stat().st_mtime_ns for path in networks}
+    monkeypatch.setattr(
+        "canal.teachers.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
+    )
+    assert train_shadows(*places) == networks
+    assert first == {path: (path / "weights.safetensors").stat().st_mtime_ns for path in networks}
+    release = released(site, allocation, allocation=allocation)
+    found = attack_patients(
+        *(release, ensemble, asked, "north"),
+        *(pool, halves, networks, Pool.of(cohorts["north"]).patients),
+    )
+    plain = json.loads(json.dumps(found.to_json()))
+    assert (plain["members"], plain["others"]) == (4, 4)
+    assert (plain["allowed"] is None) == (allocation == "none")
+    assert plain["baseline"]["attack"] == "plain distance attack"
+    assert "LiRA, 8 shadows" in plain["attack"]
+    assert shadows_module.train is train
