@@ -1,0 +1,105 @@
+"""`canal attack`: three attacks on one small release, their files, and what they refuse."""
+
+import json
+
+import pytest
+
+from canal.cli import app
+from canal.errors import InvalidValueError
+from canal.report.run import Run
+
+SITES = ("dermoscopy", "endoscopy", "ultrasound")
+SHORT = "--steps 2 --batch-size 4 --size 32"
+SOURCE = "--data data --split split.json"
+TEACHERS = " ".join(f"--teacher {site}" for site in SITES)
+ASKED = f"{TEACHERS} --queries data --split split.json"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("attacked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setenv("CANAL_CACHE", str(home / "cache"))
+        for line in (
+            "data synthetic data --count 60 --size 32",
+            "data split data --partition site --recipient 8 --out split.json",
+            f"init --out init --base-channels 8 {SOURCE} {SHORT}",
+            *(f"teacher train {SOURCE} --cohort {s} --init init --out {s} {SHORT}" for s in SITES),
+            f"release create {ASKED} --init init --seed 1 --out release",
+        ):
+            assert not app(line.split(), standalone_mode=False)
+    return home
+
+
+@pytest.fixture
+def call(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("CANAL_CACHE", str(home / "cache"))
+
+    def typed(line):
+        assert not app(line.split(), standalone_mode=False), line
+        return capsys.readouterr().out
+
+    return typed
+
+
+def test_all_attacks_end_in_one_report(home, call):
+    said = call(f"attack membership release {ASKED} --out found/images.json")
+    assert said.startswith("The attack tells")
+    assert said.endswith("found/images.json\n")
+    patients = f"--level patient --site {SITES[0]} --init init --shadows 8 --runs shadows"
+    found = json.loads(call(f"attack membership release {ASKED} {patients} --json"))
+    assert found["allowed"]["unit"] == "patient"
+    assert len(list((home / "shadows").iterdir())) == 8
+    call(f"attack membership release {ASKED} {patients} --out found/patients.json")
+    said = call(
+        f"attack inversion release {ASKED} --steps 2 --out found/pictures.json --pictures sheet.png"
+    )
+    assert "the mean image, which knows nothing of them" in said
+    assert (home / "sheet.png").stat().st_size > 1000
+    call("audit release --draws 1000 --out found/audit.json")
+    run = Run.read(home)
+    assert {attack.unit for attack in run.attacks} == {"image", "patient"}
+    assert {each.name for each in run.evidence} == {"Feature inversion", "Audit"}
+    call("report .")
+    page = (home / "report.html").read_text()
+    assert "Membership of patients of dermoscopy" in page
+
+
+def test_one_patient_less_is_a_canary(home, call):
+    """Trained with the same seed but for one patient; the exact mu is within what is claimed."""
+    from canal.data.load import load
+
+    person = load(home / "data", size=32, split=home / "split.json", part=SITES[0]).groups
+    name = next(iter(person.values()))
+    trained = f"teacher train {SOURCE} --cohort {SITES[0]} --init init {SHORT}"
+    call(f"{trained} --out less --without {name}")
+    ask = f"{TEACHERS} --queries data --split split.json --without less"
+    found = json.loads(call(f"audit release {ask} --draws 1000 --json"))
+    canary = found["canary"]
+    assert 0 < canary["mu"] <= canary["allowed"]["mu"]
+    assert canary["holds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (f"membership release {TEACHERS} --queries data", "give --others or --split"),
+        (f"membership release {ASKED} --level patient --init init --site moon", "--site must be"),
+        (f"membership release {ASKED} --level patient --site {SITES[0]}", "give --init"),
+        (f"membership release {TEACHERS} --queries data --others data", "not members"),
+    ],
+)
+def test_what_is_missing_is_said(call, words, reason):
+    with pytest.raises(InvalidValueError, match=reason):
+        call(f"attack {words}")
+
+
+def test_nobody_of_that_name(call):
+    from canal.errors import DataError
+
+    with pytest.raises(DataError, match="nobody called 'Nemo'"):
+        call(
+            f"teacher train {SOURCE} --cohort {SITES[0]} --init init --out x --without Nemo {SHORT}"
+        )
