@@ -1,6 +1,7 @@
 """`canal attack`: three attacks on one small release, their files, and what they refuse."""
 
 import json
+import shlex
 
 import pytest
 
@@ -38,7 +39,7 @@ def call(home, monkeypatch, capsys):
     monkeypatch.setenv("CANAL_CACHE", str(home / "cache"))
 
     def typed(line):
-        assert not app(line.split(), standalone_mode=False), line
+        assert not app(shlex.split(line), standalone_mode=False), line
         return capsys.readouterr().out
 
     return typed
@@ -74,7 +75,7 @@ def test_one_patient_less_is_a_canary(home, call):
     person = load(home / "data", size=32, split=home / "split.json", part=SITES[0]).groups
     name = next(iter(person.values()))
     trained = f"teacher train {SOURCE} --cohort {SITES[0]} --init init {SHORT}"
-    call(f"{trained} --out less --without {name}")
+    call(f"{trained} --out less --without {shlex.quote(name)}")
     ask = f"{TEACHERS} --queries data --split split.json --without less"
     found = json.loads(call(f"audit release {ask} --draws 1000 --json"))
     canary = found["canary"]
@@ -88,7 +89,7 @@ def test_one_patient_less_is_a_canary(home, call):
         (f"membership release {TEACHERS} --queries data", "give --others or --split"),
         (f"membership release {ASKED} --level patient --init init --site moon", "--site must be"),
         (f"membership release {ASKED} --level patient --site {SITES[0]}", "give --init"),
-        (f"membership release {TEACHERS} --queries data --others data", "not members"),
+        (f"membership release {ASKED} --others data", "not members"),
     ],
 )
 def test_what_is_missing_is_said(call, words, reason):

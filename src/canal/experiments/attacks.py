@@ -246,7 +246,7 @@ def markdown(cells: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {name} | {'none' if epsilon is None else f'{epsilon:.4g}'} "
             f"| {_over(arm['images']['auc'] for arm in arms)} "
-            f"| {_over(100 * arm['images']['tpr']['0.01'] for arm in arms)} % "
+            f"| {_found(arm['images']['tpr'].get('0.01') for arm in arms)} "
             f"| {_allowed(arms[0]['images'])} "
             f"| {_over(arm['patients']['auc'] for arm in arms)} "
             f"| {_over(arm['patients']['plain'] for arm in arms)} "
@@ -256,6 +256,12 @@ def markdown(cells: list[dict[str, Any]]) -> str:
             f"| {_over(arm['inversion']['decoder']['psnr'] for arm in arms)} dB |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _found(shares: Any) -> str:
+    """Members found, in hundredths; nothing where there are too few others to tell."""
+    found = list(shares)
+    return "–" if None in found else f"{_over(100 * share for share in found)} %"
 
 
 def _over(values: Any, *, signed: bool = False) -> str:
