@@ -125,3 +125,36 @@ def test_no_scores_are_refused(members, others):
 def test_rates_that_are_none_are_refused(rate):
     with pytest.raises(InvalidValueError, match="must be at least 0 and below 1"):
         Roc.of([1], [0]).tpr(rate)
+
+
+def test_a_few_who_stand_out_are_not_nothing():
+    """Six of thirty-one named with certainty, the rest a coin: the area alone would say nothing."""
+    rng = np.random.default_rng(0)
+    members, others = rng.standard_normal(31), rng.standard_normal(240)
+    coin = Roc.of(members, others)
+    sure = Roc.of(np.r_[np.full(6, 100.0), members[6:]], others)
+    low, high = sure.auc_interval
+    assert low <= 0.5 <= high
+    assert not sure.is_like_chance()
+    assert coin.is_like_chance()
+
+
+def test_the_chance_of_those_is_fishers():
+    rng = np.random.default_rng(1)
+    for seed in range(20):
+        roc = Roc.of(rng.standard_normal(25) + 0.4 * (seed % 3), rng.standard_normal(200))
+        if not roc.auc_interval[0] <= 0.5 <= roc.auc_interval[1]:
+            continue
+        found = int((roc.members > roc.others[2]).sum())
+        table = [[found, 25 - found], [2, 198]]
+        assert roc.is_like_chance() == (stats.fisher_exact(table, "greater").pvalue > 0.05)
+
+
+def test_a_coin_is_called_one():
+    """At 95 % each, two looks: at most one in ten is called something; 12.6 % allows for chance."""
+    rng = np.random.default_rng(2)
+    called = [
+        not Roc.of(rng.standard_normal(30), rng.standard_normal(100)).is_like_chance()
+        for _ in range(1000)
+    ]
+    assert np.mean(called) < 0.126

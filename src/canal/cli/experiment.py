@@ -61,6 +61,7 @@ def attacks(
 
     from canal.cli.progress import counting_named
     from canal.experiments.attacks import AttacksCell, markdown, run_cell
+    from canal.experiments.roc_figure import figure
 
     cells = []
     for seed in range(seeds):
@@ -73,4 +74,6 @@ def attacks(
         )
         with counting_named(f"seed {seed}") as show:
             cells.append(run_cell(cell, data, runs, out, report=show))
+    for attack in ("images", "patients"):
+        (out / f"{attack}.svg").write_text(figure(cells[0], attack))
     typer.echo(markdown(cells))

@@ -22,6 +22,7 @@ from canal.attacks.inversion import invert
 from canal.attacks.lira import Shadows
 from canal.attacks.matching import match
 from canal.attacks.patients import Target, attack_patients, attack_shadows
+from canal.attacks.roc import allowed_auc
 from canal.attacks.shadows import Pool, train_shadows
 from canal.data.duplicates import near_duplicates
 from canal.data.load import load
@@ -31,6 +32,7 @@ from canal.experiments.teachers import DATA_SETS
 from canal.files import replace_file
 from canal.models.unet import UNetArchitecture
 from canal.release.aggregator import create
+from canal.release.digits import upwards
 from canal.release.ensemble import Ensemble, load_ensemble
 from canal.release.queries import Queries
 from canal.release.store import Release
@@ -275,9 +277,6 @@ def _over(values: Any, *, signed: bool = False) -> str:
 
 
 def _allowed(attack: dict[str, Any]) -> str:
-    from canal.attacks.roc import allowed_auc
-    from canal.release.digits import upwards
-
     if attack["allowed"] is None:
         return "anything"
     return f"{upwards(allowed_auc(attack['allowed']['mu']), 3):g}"

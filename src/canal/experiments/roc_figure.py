@@ -1,0 +1,65 @@
+"""The figure of `docs/attacks.md`: an attack's ROC beside what its guarantee allows, as SVG."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from canal.attacks.roc import allowed_tpr
+from canal.release.chart import lines
+
+CANAL = "CANAL, the paper's eps 8"
+ALLOWED, CHANCE = "most that this noise allows", "guessing"
+# Colour and dashes of each line.
+LOOKS = {
+    "no noise": "stroke:#a50d1e",
+    CANAL: "stroke:#0b5270",
+    ALLOWED: "stroke:#52606a;stroke-dasharray:9 6",
+    CHANCE: "stroke:#52606a;stroke-dasharray:1 6",
+}
+LOWEST = 5e-3
+STYLE = (
+    "text{font:12px sans-serif;fill:#52606a}.name{fill:#1a2328}path{fill:none}"
+    ".grid{stroke:#d3dbe0}.tick{stroke:#52606a}.line{stroke-width:2.5}"
+)
+
+
+def figure(cell: dict[str, Any], attack: str) -> str:
+    """ROC of one attack on logarithmic axes, with the curve that the guarantee allows.
+
+    Args:
+        cell: one seed, as `canal.experiments.attacks` makes it.
+        attack: `images` or `patients`.
+    """
+    arms = cell["arms"]
+    mu = arms[CANAL][attack]["allowed"]["mu"]
+    drawn = {name: _curve(arms[name][attack]["roc"]) for name in ("no noise", CANAL)}
+    drawn[ALLOWED] = [(x, allowed_tpr(x, mu)) for x in np.geomspace(LOWEST, 1, 60).tolist()]
+    drawn[CHANCE] = [(LOWEST, LOWEST), (1.0, 1.0)]
+    styles = {name: f"curve-{number}" for number, name in enumerate(LOOKS)}
+    title = f"Membership of {attack}: members found against false alarms"
+    page = lines(
+        *("roc", title, drawn, "outsiders wrongly named", "members rightly named"),
+        styles=styles,
+        named=False,
+    )
+    legend = "".join(
+        f'<path class="line {styles[name]}" d="M200 {170 + 18 * row}h26"/>'
+        f'<text class="name" x="234" y="{174 + 18 * row}">{escape(name)}</text>'
+        for row, name in enumerate(LOOKS)
+    )
+    looks = "".join(f".{styles[name]}{{{look}}}" for name, look in LOOKS.items())
+    styled = page.replace("<title", f"<style>{STYLE}{looks}</style><title", 1)
+    return styled.replace("</svg>", f"{legend}</svg>")
+
+
+def _curve(roc: list[list[float]]) -> list[tuple[float, float]]:
+    """A staircase from the lowest rate that is drawn; nothing found is at the bottom."""
+    found = max((true for false, true in roc if false <= LOWEST), default=0.0)
+    shown = [(LOWEST, max(found, LOWEST))]
+    for false, true in roc:
+        if false > LOWEST:
+            shown += [(false, shown[-1][1]), (false, max(true, LOWEST))]
+    return shown
