@@ -7,11 +7,10 @@ networks, shadows and arms are kept.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from canal.data.duplicates import near_duplicates
 from canal.data.load import load
 from canal.data.readers import read
 from canal.data.split import make_split
+from canal.experiments.cell import Cell
 from canal.experiments.teachers import DATA_SETS
 from canal.files import replace_file
 from canal.models.unet import UNetArchitecture
@@ -53,7 +53,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class AttacksCell:
+class AttacksCell(Cell):
     """What determines one cell.
 
     Args:
@@ -77,10 +77,9 @@ class AttacksCell:
     training: TrainingSettings = field(default_factory=TrainingSettings)
 
     @property
-    def digest(self) -> str:
-        """Names the cell's files."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def name(self) -> str:
+        """For people."""
+        return f"attacks-{self.seed}"
 
 
 def run_cell(
@@ -100,26 +99,20 @@ def run_cell(
         results: where the JSON goes.
         report: told what is done, and how far it is.
     """
-    path = results / f"attacks-{cell.seed}-{cell.digest}.json"
-    if path.is_file():
-        done: dict[str, Any] = json.loads(path.read_text())
-        return done
-    started = time.monotonic()
-    scene = _Scene(
-        cell, root / DATA_SETS[cell.data_set], runs / f"{cell.seed}-{cell.digest}", report
-    )
-    arms = {name: scene.attack(name) for name in ARMS}
-    result = {
-        "cell": asdict(cell),
-        "members": len(scene.asked.ids),
-        "others": len(scene.others.ids),
-        "pool": len(scene.pool.patients),
-        "arms": arms,
-        "seconds": round(time.monotonic() - started),
-    }
-    results.mkdir(parents=True, exist_ok=True)
-    replace_file(path, (json.dumps(result, indent=1) + "\n").encode())
-    return result
+
+    def make() -> dict[str, Any]:
+        started = time.monotonic()
+        scene = _Scene(cell, root / DATA_SETS[cell.data_set], runs / cell.slug, report)
+        arms = {name: scene.attack(name) for name in ARMS}
+        return {
+            "members": len(scene.asked.ids),
+            "others": len(scene.others.ids),
+            "pool": len(scene.pool.patients),
+            "arms": arms,
+            "seconds": round(time.monotonic() - started),
+        }
+
+    return cell.result(results, make)
 
 
 class _Scene:

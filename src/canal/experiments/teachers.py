@@ -7,8 +7,6 @@ not made again.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from canal.data import cache
 from canal.data.duplicates import near_duplicates
 from canal.data.readers import read
 from canal.data.split import Split, make_split
+from canal.experiments.cell import Cell
 from canal.models import checkpoint
 from canal.models.alignment import alignment
 from canal.models.tap import Tap
@@ -35,7 +34,7 @@ DATA_SETS = {
 
 
 @dataclass(frozen=True)
-class TeachersCell:
+class TeachersCell(Cell):
     """What determines one cell.
 
     Args:
@@ -60,10 +59,9 @@ class TeachersCell:
     training: TrainingSettings = field(default_factory=TrainingSettings)
 
     @property
-    def digest(self) -> str:
-        """Names the cell's files."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def name(self) -> str:
+        """For people."""
+        return f"{self.data_set.lower().replace(' ', '-')}-{self.seed}"
 
 
 Report = Callable[[Progress], None]
@@ -86,11 +84,10 @@ def run_cell(
         results: where the JSON goes.
         report: of progress, network by network.
     """
-    slug = cell.data_set.lower().replace(" ", "-")
-    path = results / f"{slug}-{cell.seed}-{cell.digest}.json"
-    if path.is_file():
-        done: dict[str, Any] = json.loads(path.read_text())
-        return done
+    return cell.result(results, lambda: _make(cell, root, runs, report))
+
+
+def _make(cell: TeachersCell, root: Path, runs: Path, report: Report) -> dict[str, Any]:
     data = read(root / DATA_SETS[cell.data_set], normal=cell.normal)
     arrays = cache.load(data.cases, size=(cell.size, cell.size))
     split = make_split(
@@ -100,7 +97,7 @@ def run_cell(
         duplicates=near_duplicates(data.cases),
         seed=cell.seed,
     )
-    bench = _Bench(cell, arrays, split, runs / f"{slug}-{cell.seed}-{cell.digest}", report)
+    bench = _Bench(cell, arrays, split, runs / cell.slug, report)
     first, second = list(split.cohorts)[:2]
     networks = {name: bench.network(name, "trained", ids) for name, ids in split.cohorts.items()}
     everyone = tuple(i for ids in split.cohorts.values() for i in ids)
@@ -112,8 +109,7 @@ def run_cell(
             for name, init in ((first, "random"), (second, "random"), (second, "other-random"))
         )
         pairs |= {"shared, random weights": (one, two), "separate, random weights": (one, other)}
-    result = {
-        "cell": asdict(cell),
+    return {
         "split": split.digest,
         "recipient": bench.score(bench.initialisation("trained"), cell.recipient),
         "networks": {
@@ -125,9 +121,6 @@ def run_cell(
             for name, (one, two) in pairs.items()
         },
     }
-    results.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    return result
 
 
 @dataclass(frozen=True)
