@@ -50,7 +50,7 @@ def demo(
     images: Annotated[int, typer.Option(help="Images of the three hospitals.")] = 480,
     queries: Annotated[int, typer.Option(help="Images of the recipient.")] = 30,
     size: Annotated[int, typer.Option(help="Pixels a side.")] = 64,
-    steps: Annotated[int, typer.Option(help="Of every training.")] = 250,
+    steps: Annotated[int, typer.Option(help="Of every training.")] = 220,
     epsilon: Annotated[float, typer.Option(help="Asked of every release.")] = 8,
     seed: Annotated[int, typer.Option(help="Of images and trainings; noise has none.")] = 0,
 ) -> None:

@@ -30,7 +30,7 @@ from canal.data.split import make_split
 from canal.experiments.cell import Cell
 from canal.experiments.teachers import DATA_SETS
 from canal.files import replace_file
-from canal.models.unet import UNetArchitecture
+from canal.models.unet import Norm, UNetArchitecture
 from canal.release.aggregator import create
 from canal.release.digits import upwards
 from canal.release.ensemble import Ensemble, load_ensemble
@@ -65,6 +65,7 @@ class AttacksCell(Cell):
         shadows: teachers that the patient attack trains.
         decoder_steps: of each inversion.
         training: of every network.
+        norm: of every network.
     """
 
     seed: int = 0
@@ -75,6 +76,7 @@ class AttacksCell(Cell):
     shadows: int = 12
     decoder_steps: int = 600
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    norm: Norm = "instance"
 
     @property
     def name(self) -> str:
@@ -151,7 +153,7 @@ class _Scene:
         init, training = self.folder / "init", self.cell.training
         initialise(
             init,
-            UNetArchitecture(in_channels=self.asked.images.shape[1]),
+            UNetArchitecture(in_channels=self.asked.images.shape[1], norm=self.cell.norm),
             seed=self.cell.seed,
             size=(self.cell.size, self.cell.size),
             arrays=self.asked,

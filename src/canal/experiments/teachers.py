@@ -20,7 +20,7 @@ from canal.experiments.cell import Cell
 from canal.models import checkpoint
 from canal.models.alignment import alignment
 from canal.models.tap import Tap
-from canal.models.unet import UNetArchitecture
+from canal.models.unet import Norm, UNetArchitecture
 from canal.teachers import evaluate
 from canal.teachers.batches import to_float
 from canal.teachers.run import initialise, train
@@ -47,6 +47,7 @@ class TeachersCell(Cell):
         normal: keep BUSI's scans without a lesion.
         random: also train two sites from random weights, shared and not, to compare alignment.
         training: of every network.
+        norm: of every network.
     """
 
     data_set: str
@@ -57,6 +58,7 @@ class TeachersCell(Cell):
     normal: bool = False
     random: bool = False
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    norm: Norm = "instance"
 
     @property
     def name(self) -> str:
@@ -138,7 +140,7 @@ class _Bench:
         place = self.folder / f"init-{kind}"
         initialise(
             place,
-            UNetArchitecture(in_channels=self.arrays.images.shape[1]),
+            UNetArchitecture(in_channels=self.arrays.images.shape[1], norm=self.cell.norm),
             seed=self.cell.seed + (1000 if kind == "other-random" else 0),
             size=(self.cell.size, self.cell.size),
             arrays=self.arrays.rows(self.split.recipient) if kind == "trained" else None,

@@ -49,7 +49,7 @@ class ModelSettings:
     """The network."""
 
     base_channels: int = _setting(16, "Channels of the first level; the bottleneck has 16 x them.")
-    norm: Literal["group", "instance"] = _setting("group", "Normalisation; never over a batch.")
+    norm: Literal["instance", "group"] = _setting("instance", "Normalisation; never over a batch.")
 
 
 @dataclass(frozen=True)
