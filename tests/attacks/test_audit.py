@@ -105,7 +105,7 @@ def test_less_noise_than_stated_is_refuted(honest, secrets, monkeypatch):
 def test_a_secret_that_is_a_seed(honest):
     found = audit(honest, secrets=lambda part: Secret.seeded(33), **QUICK)
     assert [check.what for check in found.checks if check.passed is False] == ["secret"]
-    assert any("seed 33 gives the noise again" in said for said in found.words())
+    assert any("seed 33 gives again the noise of a secret" in said for said in found.words())
 
 
 def test_noise_used_again_in_the_folder_itself(make_release, monkeypatch):

@@ -6,6 +6,7 @@ where nothing is wrong, nothing is found.
 
 import dataclasses
 import hashlib
+import random
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from canal.attacks import game as game_module
 from canal.attacks.audit import judge
 from canal.attacks.game import Game, play_rows
 from canal.attacks.outcome import Outcome
-from canal.attacks.seeds import find_seed
+from canal.attacks.seeds import find_seed, repeated_secrets
 from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated, whole_numbers
 from canal.privacy import Lattice, Secret
 from canal.privacy.ziggurat import standard_normal
@@ -164,6 +165,36 @@ def test_a_statistic_leaked_in_the_clear(mechanism, look, monkeypatch, leaked, u
 
     monkeypatch.setattr(statistics_module.Sum, "mean", open_hearted)
     assert {leaked, "width"} <= look(mechanism, unit)
+
+
+@pytest.mark.parametrize("leaked", ["caps", "importance"])
+def test_a_statistic_leaked_where_it_is_published(mechanism, look, monkeypatch, leaked):
+    """In the one place that decides on its noise, with the stated sigma beside it."""
+    real = statistics_module.Sum.published
+
+    def open_hearted(self, source, stream):
+        stated = real(self, source, stream)
+        return (
+            dataclasses.replace(stated, values=self.mean(0.0, stream))
+            if self.name == leaked
+            else stated
+        )
+
+    monkeypatch.setattr(statistics_module.Sum, "published", open_hearted)
+    assert {leaked, "width"} <= look(mechanism, "patient")
+
+
+def test_a_generator_of_few_bits_has_birthdays(tmp_path, monkeypatch):
+    """Not our research seeds: any generator, here Python's own from 16 bits."""
+    for name in ("fine", "weak"):
+        (tmp_path / name).mkdir()
+    assert repeated_secrets(tmp_path / "fine") == 0
+    few = random.Random(3)
+    monkeypatch.setattr(
+        "canal.privacy.randomness.secrets.token_bytes",
+        lambda count: random.Random(few.getrandbits(16)).randbytes(count),
+    )
+    assert repeated_secrets(tmp_path / "weak") > 0
 
 
 def test_float_noise(mechanism, secrets, monkeypatch):

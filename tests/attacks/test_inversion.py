@@ -64,8 +64,12 @@ def test_the_same_seed_paints_the_same(make_release, ensemble, victims, auxiliar
 
 def test_victims_are_not_learned_from(make_release, ensemble, victims, auxiliary):
     release = make_release(arrays=victims, grid=(16, 16), seed=1)
-    with pytest.raises(InvalidValueError, match="none of the victims"):
+    with pytest.raises(InvalidValueError, match="not members"):
         invert(release, ensemble, victims, auxiliary.beside(victims), steps=1)
+    with pytest.raises(InvalidValueError, match="120 of the 120 members are not in"):
+        invert(release, ensemble, auxiliary, victims, steps=1)
+    with pytest.raises(InvalidValueError, match="steps = 0"):
+        invert(release, ensemble, victims, auxiliary, steps=0)
 
 
 def test_likeness_knows_its_limits():

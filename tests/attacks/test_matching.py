@@ -165,3 +165,14 @@ def test_progress_counts_every_image_and_network(make_release, ensemble, members
     counted = []
     match(make_release(arrays=members, seed=0), ensemble, members, others, counted.append)
     assert sum(counted) == 3 * 120
+
+
+def test_a_few_found_for_sure_are_above_what_is_allowed_too():
+    """An area near a half, and a fifth of the members named without one false alarm."""
+    rng = np.random.default_rng(0)
+    members = np.r_[np.full(60, 100.0), rng.standard_normal(240)]
+    roc = Roc.of(members, rng.standard_normal(1000))
+    assert roc.auc < allowed_auc(0.5)
+    said = Finding("membership", "digest", roc, "image", 0.5).words()
+    assert any("has a bug" in sentence for sentence in said)
+    assert not any("has a bug" in sentence for sentence in Finding("", "", roc, "image", 3).words())

@@ -1,6 +1,7 @@
 """The patient attack in a real release: what is left of one site, and halves of a pool."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_what_is_left_without_noise_is_the_sites_own(site):
 
 def test_halves_are_even_for_everybody(site):
     _, cohorts, _, _, others = site
-    pool = Pool.of(cohorts["north"].beside(others))
+    pool = Pool.of_both(cohorts["north"], others)
     assert len(pool.patients) == 8
     halves = pool.halves(8, seed=0)
     assert (halves.sum(axis=0) == 4).all()
@@ -84,7 +85,7 @@ def test_halves_are_even_for_everybody(site):
 @pytest.mark.parametrize("allocation", ["none", "canal"])
 def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
     folder, cohorts, ensemble, asked, others = site
-    pool = Pool.of(cohorts["north"].beside(others))
+    pool = Pool.of_both(cohorts["north"], others)
     halves = pool.halves(8, seed=0)
     told = []
     places = (folder / "shadows", folder / "init", pool, halves, SHORT)
@@ -99,7 +100,7 @@ def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
     release = released(site, allocation, allocation=allocation)
     found = attack_patients(
         *(release, ensemble, asked, "north"),
-        *(pool, halves, networks, Pool.of(cohorts["north"]).patients),
+        *(pool, halves, networks, pool.members),
     )
     plain = json.loads(json.dumps(found.to_json()))
     assert (plain["members"], plain["others"]) == (4, 4)
@@ -107,3 +108,20 @@ def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
     assert plain["baseline"]["attack"] == "plain distance attack"
     assert "LiRA, 8 shadows" in plain["attack"]
     assert shadows_module.train is train
+
+
+def test_two_folders_may_both_have_a_patient_one():
+    one, two = discs(4, 1, "a"), discs(4, 2, "b")
+    same = [replace(each, groups=dict.fromkeys(each.ids, "1")) for each in (one, two)]
+    pool = Pool.of_both(*same)
+    assert pool.patients == ("cohort 1", "outside 1")
+    assert pool.members == ("cohort 1",)
+    assert pool.images(pool.members) == one.ids
+
+
+def test_who_cannot_be_in_a_pool():
+    one, two = discs(4, 1, "a"), discs(4, 2, "b")
+    with pytest.raises(InvalidValueError, match="1 images have none"):
+        Pool.of_both(one, replace(two, unlabelled=frozenset({"b-0"})))
+    with pytest.raises(InvalidValueError, match="4 of the outsiders' images are the cohort's own"):
+        Pool.of_both(one, replace(one, ids=two.ids))

@@ -158,3 +158,15 @@ def test_a_coin_is_called_one():
         for _ in range(1000)
     ]
     assert np.mean(called) < 0.126
+
+
+def test_ends_of_rates_are_clopper_and_pearsons():
+    rng = np.random.default_rng(4)
+    roc = Roc.of(rng.standard_normal(50) + 3, rng.standard_normal(300))
+    found = round(roc.tpr(0.01) * 50)
+    assert 0 < found < 50
+    exact = stats.binomtest(found, 50).proportion_ci(0.998, "exact")
+    assert roc.surely_found(0.01, 0.999) == pytest.approx(exact.low)
+    alarms = stats.binomtest(3, 300).proportion_ci(0.998, "exact")
+    assert roc.most_alarms(0.01, 0.999) == pytest.approx(alarms.high)
+    assert Roc.of([0.0] * 5, [1.0] * 200).surely_found(0.01, 0.999) == 0

@@ -25,7 +25,7 @@ from canal.attacks.canary import Canary
 from canal.attacks.game import FEATURES, Game, Played, Progress, play_rows
 from canal.attacks.hostile import AUDITED, Audited
 from canal.attacks.outcome import ALARM, CONFIDENCE, Outcome
-from canal.attacks.seeds import SEEDS, find_seed
+from canal.attacks.seeds import DRAWN, SEEDS, find_seed, repeated_secrets
 from canal.attacks.traces import (
     Check,
     different_noise,
@@ -242,6 +242,7 @@ class Auditor:
                 different_noise(self.release),
             ]
             if self._noisy:
+                checks.append(_birthdays(folder))
                 checks.append(self._enumerate(secret("seeds"), progress))
         plan, promise = self.release.plan, self.games[0].mechanism.calibrated.guarantee
         return Audit(
@@ -278,7 +279,13 @@ class Auditor:
             progress=lambda count: progress(_SINGLE * count),
         )
         said = f"none of {self.seeds} seeds gives" if seed is None else f"seed {seed} gives"
-        return Check("secret", seed is None, f"{said} the noise again", 1e-14)
+        return Check("secret", seed is None, f"{said} again the noise of a secret drawn now", 1e-14)
+
+
+def _birthdays(folder: Path) -> Check:
+    again = repeated_secrets(folder)
+    said = f"{again} of {DRAWN} secrets drawn now by this code were drawn before"
+    return Check("birthdays of secrets", not again, said, 1e-70)
 
 
 def audit(release: Release, progress: Progress = lambda count: None, **choices: Any) -> Audit:

@@ -68,12 +68,22 @@ class Finding:
             f"or more than {_up(100 * allowed_tpr(RATES[0], self.mu))} % found at 1 % false "
             f"alarms; that is for {WHOM[self.unit]}."
         )
-        if self.roc.interval(_SURE)[0] > allowed_auc(self.mu):
+        if self._is_above(self.mu):
             said.append(
                 "The attack is above that. Either the others are of another kind than the members, "
                 "or the release has a bug: do not hand it out before you know which."
             )
         return said
+
+    def _is_above(self, mu: float) -> bool:
+        """By area, or by members found at few false alarms; at one in a thousand each."""
+        if self.roc.interval(_SURE)[0] > allowed_auc(mu):
+            return True
+        return any(
+            self.roc.surely_found(rate, _SURE) > allowed_tpr(self.roc.most_alarms(rate, _SURE), mu)
+            for rate in RATES
+            if rate * len(self.roc.others) >= 1
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

@@ -45,6 +45,21 @@ def match(
             candidate is among its own.
         progress: called with the number of images that passed through a network.
     """
+    check_scene(release, ensemble, members, others)
+    spread = spreads(release)
+    rows = released_rows(release) / spread
+    true = {
+        name: noiseless_rows(release, ensemble, arrays, progress) / spread
+        for name, arrays in (("members", members), ("others", others))
+    }
+    references, candidates = true["others"][::2], true["others"][1::2]
+    nobody = _log_population(rows, references)
+    scores = [_score(rows, chosen, nobody) for chosen in (true["members"], candidates)]
+    return Roc.of(*scores)
+
+
+def check_scene(release: Release, ensemble: Ensemble, members: Arrays, others: Arrays) -> None:
+    """Refuse other teachers than the release's, strangers for members, members for others."""
     if ensemble.cohorts != tuple(release.manifest.participants["cohorts"]):
         raise InvalidValueError(
             f"{release.path} was made with the teachers of "
@@ -63,16 +78,6 @@ def match(
             f"others must be at least 4 images that are not members; {known} of these "
             f"{len(others.ids)} are"
         )
-    spread = spreads(release)
-    rows = released_rows(release) / spread
-    true = {
-        name: noiseless_rows(release, ensemble, arrays, progress) / spread
-        for name, arrays in (("members", members), ("others", others))
-    }
-    references, candidates = true["others"][::2], true["others"][1::2]
-    nobody = _log_population(rows, references)
-    scores = [_score(rows, chosen, nobody) for chosen in (true["members"], candidates)]
-    return Roc.of(*scores)
 
 
 def _score(rows: Floats, means: Floats, nobody: Floats) -> Floats:

@@ -61,8 +61,8 @@ class Moved:
         """Published values, `[count, channels that differ]`; JSON keeps every double as it is."""
         many = copy.copy(self.sums[world])
         many.total = np.tile(many.total[self.where], (count, 1))
-        published = many.mean(self.sigma, lambda name: stream)
-        return np.array(published, dtype=np.float64).reshape(count, -1)
+        published = many.published("private", lambda name: stream)
+        return np.array(published.values, dtype=np.float64).reshape(count, -1)
 
     def squares(self, world: int, values: Floats) -> float:
         """Of the noise in published values over its stated variance, summed."""

@@ -11,7 +11,7 @@ from canal.attacks.game import FEATURES, Game, Scores, takes_part
 from canal.attacks.hostile import Audited
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.release.calibration import finite_or_none
-from canal.release.digits import number
+from canal.release.digits import downwards, number
 
 CONFIDENCE = 0.95
 # A bound of 95 % is above a claim that is exactly true in one run out of twenty; an alarm is not.
@@ -114,8 +114,8 @@ class Outcome:
             said += "one look tells the worlds apart, nothing varies."
         else:
             said += (
-                f"told apart as epsilon {number(self.gaussian_epsilon)} allows, at least; "
-                f"{number(self.counted_epsilon)} by counting alone."
+                f"told apart as epsilon {number(downwards(self.gaussian_epsilon))} allows, at "
+                f"least; {number(downwards(self.counted_epsilon))} by counting alone."
             )
         if math.isinf(self.claimed_epsilon):
             return f"{said} Nothing was claimed."

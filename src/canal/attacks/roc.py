@@ -99,6 +99,16 @@ class Roc:
         alarms = math.floor(fpr * len(self.others) + 1e-9)
         return float((self.members > self.others[alarms]).mean())
 
+    def surely_found(self, fpr: float, level: float) -> float:
+        """The least share of members that is found there, at this level (Clopper and Pearson)."""
+        found = round(self.tpr(fpr) * len(self.members))
+        return _beta(1 - level, found, len(self.members) - found + 1) if found else 0.0
+
+    def most_alarms(self, fpr: float, level: float) -> float:
+        """The most false alarms that such a threshold may really have, at this level."""
+        alarms = math.floor(fpr * len(self.others) + 1e-9)
+        return _beta(level, alarms + 1, len(self.others) - alarms)
+
     def is_like_chance(self, fpr: float = 0.01) -> bool:
         """Whether guessing explains it: the area, and the few that stand out, at 95 % each.
 
@@ -125,6 +135,12 @@ class Roc:
         )
         n = len(self.others)
         return [(a / n, self.tpr(a / n) if a < n else 1.0) for a in alarms.tolist()]
+
+
+def _beta(probability: float, a: float, b: float) -> float:
+    from scipy.special import betaincinv  # type: ignore[import-untyped]
+
+    return float(betaincinv(a, b, probability))
 
 
 def allowed_tpr(fpr: float, mu: float) -> float:

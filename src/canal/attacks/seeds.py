@@ -1,9 +1,14 @@
-"""Seeds: noise that comes from few seeds is no noise. Whoever tries them all takes it off."""
+"""Seeds: noise that comes from few seeds is no noise. Whoever tries them all takes it off.
+
+Two looks at the secrets that this code draws now: do two of many agree, as birthdays do (any
+generator of few bits, of whatever kind), and is one of them our own research seed?
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -13,9 +18,21 @@ from canal.release.mechanism import Mechanism
 from canal.release.rows import add_up, make_rows
 
 SEEDS = 1 << 16
+DRAWN = 1024
 # Rows that a seed must explain, each of one value at least, each value of nine bits and more.
 _ROWS = 8
 _CONTEXT = (b"audit", b"seeds")
+
+
+def repeated_secrets(folder: Path, draws: int = DRAWN) -> int:
+    """How many of the secrets that the aggregator's code draws were drawn before.
+
+    Guarantees:
+        With secrets of 16 bits or fewer, none repeats with a probability below 4e-4; with 256
+        bits, one does with a probability below 1e-70.
+    """
+    values = [Secret.create(folder / f"birthday-{number}").value for number in range(draws)]
+    return len(values) - len(set(values))
 
 
 def find_seed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,15 +27,38 @@ class Pool:
     Args:
         arrays: their images.
         patients: in a fixed order.
+        members: those who really were in the cohort.
     """
 
     arrays: Arrays
     patients: tuple[str, ...]
+    members: tuple[str, ...]
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Pool:
-        """Everybody on these images; an image without a group is a patient of its own."""
-        return cls(arrays, tuple(dict.fromkeys(_patient(arrays, name) for name in arrays.ids)))
+    def of_both(cls, cohort: Arrays, outsiders: Arrays) -> Pool:
+        """Everybody of a cohort, and others like them; all with labels, none in both.
+
+        A patient is known by a name of the side too: two folders may both have a patient 1.
+        """
+        for arrays in (cohort, outsiders):
+            if arrays.unlabelled:
+                raise InvalidValueError(
+                    f"shadows learn from labels, and {len(arrays.unlabelled)} images have none "
+                    f"({min(arrays.unlabelled)}, …); label them, or leave them out"
+                )
+        known = {image.tobytes() for image in cohort.images}
+        twins = sum(image.tobytes() in known for image in outsiders.images)
+        if twins:
+            raise InvalidValueError(
+                f"{twins} of the outsiders' images are the cohort's own; give images of others"
+            )
+        sides = [
+            replace(arrays, groups={n: f"{side} {_patient(arrays, n)}" for n in arrays.ids})
+            for side, arrays in (("cohort", cohort), ("outside", outsiders))
+        ]
+        both = sides[0].beside(sides[1])
+        patients = tuple(dict.fromkeys(both.groups[name] for name in both.ids))
+        return cls(both, patients, tuple(p for p in patients if p.startswith("cohort ")))
 
     def images(self, patients: Sequence[str]) -> tuple[str, ...]:
         """Ids of the images of some patients."""

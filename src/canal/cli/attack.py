@@ -185,7 +185,7 @@ def _ask_shadows(
         raise InvalidValueError("whose patients? Give --cohort, or --split")
     split = scene.split if cohort is None else None
     members = load_part(cohort or scene.queries, split, site, scene.settings)
-    pool = Pool.of(members.beside(scene.others))
+    pool = Pool.of_both(members, scene.others)
     halves = pool.halves(count, seed)
     settings = read_training(scene.teachers[site])
     with training(f"{count} shadows", count * settings.steps) as report:
@@ -199,7 +199,7 @@ def _ask_shadows(
         )
     return attack_patients(
         *(scene.release, scene.ensemble, scene.asked, site),
-        *(pool, halves, networks, Pool.of(members).patients),
+        *(pool, halves, networks, pool.members),
     )
 
 

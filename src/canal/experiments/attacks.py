@@ -140,8 +140,7 @@ class _Scene:
 
         self.asked, self.others = part("recipient"), part("test")
         cohorts = {f"site-{k + 1}": part(f"site-{k + 1}") for k in range(cell.sites)}
-        self.pool = Pool.of(cohorts[SITE].beside(self.others))
-        self.cohort = Pool.of(cohorts[SITE]).patients
+        self.pool = Pool.of_both(cohorts[SITE], self.others)
         self.ensemble = self._train(cohorts)
         self.halves = self.pool.halves(cell.shadows, cell.seed)
         self.shadows = self._train_shadows()
@@ -192,7 +191,7 @@ class _Scene:
         patients = Finding("", digest, played, "patient", features_mu(release, "patient"))
         real = attack_patients(
             *(release, self.ensemble, self.asked, SITE),
-            *(self.pool, self.halves, self.shadows, self.cohort),
+            *(self.pool, self.halves, self.shadows, self.pool.members),
         )
         steps = self.cell.decoder_steps
         counted = iter(range(1, steps + 1))

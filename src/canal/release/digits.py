@@ -35,6 +35,18 @@ def upwards(value: float | None, digits: int = 4) -> float | None:
     return float(f"{units}e{-place}")
 
 
+def downwards(value: float, digits: int = 4) -> float:
+    """A lower bound to four digits, rounded down: what is shown was proved.
+
+    >>> downwards(7.96559), downwards(0.0)
+    (7.965, 0.0)
+    """
+    if not 0 < value < math.inf:
+        return value
+    place = digits - 1 - math.floor(math.log10(value))
+    return float(f"{math.floor(value * 10.0**place * (1 + 1e-12))}e{-place}")
+
+
 def number(value: float | None) -> str:
     """A number as a person writes it: counts in full, all else to four digits.
 

@@ -140,8 +140,7 @@ def compute(
             )
         sums = sum_up(calibrated, names, queries, networks, check=check, progress=progress)
         for total in sums:
-            sigma = float(calibrated.sigma(total.name)[0]) if source == "private" else 0.0
-            made[total.name] = Statistic(source, total.mean(sigma, stream), sigma)
+            made[total.name] = total.published(source, stream)
     return Statistics(made["caps"], made["importance"])
 
 
@@ -181,6 +180,7 @@ class Sum:
 
     def __init__(self, calibrated: CalibratedPlan, name: Name, networks: int) -> None:
         plan = calibrated.plan
+        self.calibrated = calibrated
         self.name = name
         self.terms = networks * plan.participants.queries
         self.bound = plan.bound if name == "caps" else 1.0
@@ -195,6 +195,11 @@ class Sum:
         clipped = clip(values, [cap], self.lattice, nonnegative=True)
         self.total += clipped.integers[:, 0].sum(axis=0)
         return clipped.broken
+
+    def published(self, source: Source, stream: Callable[[str], Stream]) -> Statistic:
+        """What leaves the aggregator: with the plan's noise if it is private, else as it is."""
+        sigma = float(self.calibrated.sigma(self.name)[0]) if source == "private" else 0.0
+        return Statistic(source, self.mean(sigma, stream), sigma)
 
     def mean(self, sigma: float, stream: Callable[[str], Stream]) -> tuple[float, ...]:
         """The mean, with noise added once to the sum where sigma is above 0."""

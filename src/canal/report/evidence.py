@@ -10,7 +10,7 @@ from typing import Any
 
 from canal.attacks import audit, inversion
 from canal.errors import DataError
-from canal.release.digits import number, upwards
+from canal.release.digits import downwards, number, upwards
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,23 @@ def _games(content: dict[str, Any]) -> list[tuple[str, ...]]:
         (
             f"{game['unit']}, {game['what']}",
             number(upwards(game["claimed"]["epsilon"])),
-            number(game["gaussian"]["epsilon"]),
-            number(game["clopper_pearson"]["epsilon"]),
-            "refuted" if game["refuted"] else "holds",
+            _least(game["gaussian"]["epsilon"]),
+            _least(game["clopper_pearson"]["epsilon"]),
+            _verdict(game),
         )
         for game in content["games"]
     ]
+
+
+def _least(bound: float | None) -> str:
+    """A lower bound, rounded down; nothing varied where there is no number."""
+    return "unbounded" if bound is None else number(downwards(bound))
+
+
+def _verdict(game: dict[str, Any]) -> str:
+    if game["claimed"]["epsilon"] is None:
+        return "nothing claimed"
+    return "refuted" if game["refuted"] else "holds"
 
 
 Rows = Callable[[dict[str, Any]], list[tuple[str, ...]]]
