@@ -76,7 +76,7 @@ def test_another_initialisation_cannot_be_averaged(checkpoints, again):
 
 
 def test_another_architecture_or_layer_or_size_cannot_be_averaged(checkpoints, again):
-    other = UNetArchitecture(in_channels=1, base_channels=8, norm="instance")
+    other = UNetArchitecture(in_channels=1, base_channels=8, norm="group")
     folder = again(other.build(seed=1), architecture=other.to_json())
     with pytest.raises(CheckpointError, match="differ in their architecture"):
         load_ensemble([*checkpoints.teachers, folder])

@@ -34,7 +34,7 @@ def test_round_trip(tmp_path):
         ('[training]\nsteps = "many"', "must be int"),
         ("[training]\nsteps = true", "must be int"),
         ("[training]\nsteps = 1.5", "must be int"),
-        ('[model]\nnorm = "batch"', "group or instance"),
+        ('[model]\nnorm = "batch"', "instance or group"),
         ("training = 3", "must be a section"),
         ("[training\n", "is not TOML"),
     ],
