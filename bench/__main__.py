@@ -11,14 +11,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import audit, privacy, release, student, training
+from bench import attacks, demo, privacy, release, student, training
 
 SUITES = {
     "privacy": privacy.ratios,
     "training": training.ratios,
     "release": release.ratios,
     "student": student.ratios,
-    "audit": audit.ratios,
+    "attacks": attacks.ratios,
+    "demo": demo.ratios,
 }
 
 

@@ -5,9 +5,9 @@ The whole story in functions, each the same that the command line calls: `load`,
 loaded when first asked for; `import canal` waits for nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from canal.lazy import lazily
 from canal.version import __version__
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from canal.teachers.settings import DistillSettings, TrainingSettings
 
 _HOME = {
-    "DistillSettings": ("teachers.settings", "DistillSettings"),
-    "Ledger": ("privacy.ledger", "Ledger"),
-    "Plan": ("release.plan", "Plan"),
-    "Queries": ("release.queries", "Queries"),
-    "Release": ("release.store", "Release"),
-    "TrainingSettings": ("teachers.settings", "TrainingSettings"),
-    "UNetArchitecture": ("models.unet", "UNetArchitecture"),
-    "create_release": ("release.aggregator", "create"),
-    "initialise": ("teachers.run", "initialise"),
-    "load": ("data.load", "load"),
-    "load_ensemble": ("release.ensemble", "load_ensemble"),
-    "train_student": ("distill.run", "train"),
-    "train_teacher": ("teachers.run", "train"),
-    "verify": ("release.verification", "verify"),
+    "DistillSettings": "teachers.settings",
+    "Ledger": "privacy.ledger",
+    "Plan": "release.plan",
+    "Queries": "release.queries",
+    "Release": "release.store",
+    "TrainingSettings": "teachers.settings",
+    "UNetArchitecture": "models.unet",
+    "create_release": "release.aggregator:create",
+    "initialise": "teachers.run",
+    "load": "data.load",
+    "load_ensemble": "release.ensemble",
+    "train_student": "distill.run:train",
+    "train_teacher": "teachers.run:train",
+    "verify": "release.verification",
 }
 
 __all__ = [
@@ -61,11 +61,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, thing = _HOME[name]
-    return getattr(import_module(f"{__name__}.{module}"), thing)
+__getattr__ = lazily(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

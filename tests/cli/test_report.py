@@ -1,29 +1,11 @@
 """A run as one page, on the command line."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-CANAL = Path(sys.executable).parent / "canal"
-
-
-def call(home, *arguments, code=0):
-    done = subprocess.run(
-        [CANAL, *map(str, arguments)],
-        cwd=home,
-        env=os.environ | {"CANAL_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if code == 0 else done.stderr
+from typed import call
 
 
 @pytest.fixture(scope="module")

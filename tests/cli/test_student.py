@@ -1,30 +1,13 @@
 """A recipient's day on the command line: students learn from a release, masks come out."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
 
-CANAL = Path(sys.executable).parent / "canal"
+from typed import call
+
 SHORT = ("--steps", "6", "--save-every", "3", "--batch-size", "4", "--size", "32")
-
-
-def call(home, *arguments, code=0):
-    done = subprocess.run(
-        [CANAL, *map(str, arguments)],
-        cwd=home,
-        env=os.environ | {"CANAL_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if code == 0 else done.stderr
 
 
 @pytest.fixture(scope="module")

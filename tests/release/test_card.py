@@ -4,8 +4,6 @@ import math
 import re
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -21,9 +19,9 @@ from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
 from canal.release.statement import Facts, state
 from canal.release.statistics import Statistic, Statistics
+from reading import Page
 
 SVG = "{http://www.w3.org/2000/svg}"
-VOID = {"meta", "br", "hr", "img", "input", "link"}
 CASES = {
     "honest": {},
     "paper": {"preset": "paper"},
@@ -110,67 +108,6 @@ def build(
 @cache
 def manifest(case):
     return build(**CASES[case])
-
-
-class Page(HTMLParser):
-    """A card as a reader meets it: text, table rows, stamps; and whether every tag is closed."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.text = [], set(), [], []
-        self.rows, self.stamps, self.headings = [], [], []
-        self.html = html
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        if tag == "h2":
-            self.headings.append("")
-        if ("class", "stamp") in attrs:
-            self.stamps.append("")
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" in self.open:
-            return
-        self.text.append(data)
-        if "tr" in self.open:
-            self.rows[-1][-1] += data
-        if self.open[-1:] == ["h2"]:
-            self.headings[-1] += data
-        if self.stamps and self.open[-1:] == ["p"] and not self.stamps[-1]:
-            self.stamps[-1] = data
-
-    @property
-    def words(self):
-        return "".join(self.text)
-
-    @property
-    def drawings(self):
-        found = re.findall(r"<svg.*?</svg>", self.html, re.DOTALL)
-        return [ET.fromstring(drawing) for drawing in found]  # noqa: S314  # our own
-
-    def drawing(self, name):
-        chosen = [svg for svg in self.drawings if svg[0].get("id") == f"{name}-title"]
-        return chosen[0] if chosen else None
-
-    def row(self, name):
-        return next(row for row in self.rows if row[0].startswith(name))
 
 
 @cache

@@ -7,9 +7,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from statistics import NormalDist
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -27,65 +25,11 @@ from canal.report.facts import facts
 from canal.report.render import render
 from canal.report.run import Run
 from canal.teachers.evaluate import predict
+from reading import Page
 
 SVG = "{http://www.w3.org/2000/svg}"
-VOID = {"meta", "img", "br", "circle", "line", "path", "rect"}
 HOSTILE = '<script>alert("1")</script>&"'
 SECTIONS = ["help", "protect", "budget", "Noise", "attacker", "looks like", "reproduce"]
-
-
-class Page(HTMLParser):
-    """A report as a reader meets it; every tag is closed."""
-
-    def __init__(self, html):
-        super().__init__()
-        # A line does not end within ε = 8; a test need not know.
-        self.html = html.replace("\N{NO-BREAK SPACE}", " ")
-        self.open, self.tags, self.attributes, self.text = [], set(), [], []
-        self.rows, self.headings = [], []
-        self.feed(self.html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        if tag == "h2":
-            self.headings.append("")
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" in self.open:
-            return
-        self.text.append(data)
-        if "tr" in self.open and "svg" not in self.open:
-            self.rows[-1][-1] += data
-        if self.open[-1:] == ["h2"]:
-            self.headings[-1] += data
-
-    @property
-    def words(self):
-        return "".join(self.text)
-
-    @property
-    def drawings(self):
-        found = re.findall(r"<svg.*?</svg>", self.html, re.DOTALL)
-        return [ET.fromstring(drawing) for drawing in found]  # noqa: S314  # our own
-
-    def starting(self, name):
-        return [row for row in self.rows if row and row[0].startswith(name)]
 
 
 def page(folder, arrays=None):

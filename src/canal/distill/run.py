@@ -15,7 +15,7 @@ noise. Controls are modes of the same run, so that arms differ in one thing only
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -102,12 +102,9 @@ def train(
     )
     if run.is_finished:
         return checkpoint.describe(folder)
-    description = Checkpoint(
-        architecture=start.architecture,
-        tap=start.tap,
-        initialisation=start.initialisation,
+    description = replace(
+        start,
         data=arrays.digest,
-        size=start.size,
         notes={
             "role": "student",
             "mode": mode,

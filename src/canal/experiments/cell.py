@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,13 +18,13 @@ from canal.files import replace_file
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(ABC):
     """What determines one result; its fields are plain values, or dataclasses of those."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """For people, in front of the digest; need not be unique."""
-        raise NotImplementedError
 
     @property
     def digest(self) -> str:

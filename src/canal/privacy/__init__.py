@@ -19,8 +19,9 @@ To be read in this order, each on its own page:
 ==============  ================================================================================
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from canal.lazy import lazily
 
 if TYPE_CHECKING:
     from canal.privacy.allocation import (
@@ -65,7 +66,6 @@ _HOME = {
     "randomness": ("Secret", "Stream"),
     "units": ("NEIGHBOURS", "UNITS", "Exposure", "Participants", "Unit"),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "NEIGHBOURS",
@@ -101,8 +101,4 @@ __all__ = [
     "water_filling",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+__getattr__ = lazily(__name__, {name: module for module, names in _HOME.items() for name in names})

@@ -80,6 +80,13 @@ class Published:
     where: str
     release: Release
 
+    @classmethod
+    def open(cls, folder: Path, where: str) -> Published:
+        """Open a folder, and refuse a statement that does not follow from its plan."""
+        found = cls(where, Release.open(folder))
+        found.calibrated  # noqa: B018  # derived here, so that nobody shows what is forged
+        return found
+
     @property
     def plan(self) -> Plan:
         """What was asked for."""
@@ -171,9 +178,7 @@ class Run:
             if checkpoint.DESCRIPTION in files:
                 networks.append(_network(folder, where, files))
             if MANIFEST in files and _is_release(folder / MANIFEST):
-                published = Published(where, Release.open(folder))
-                assert published.calibrated  # noqa: S101  # raises where the statement is forged
-                releases.append(published)
+                releases.append(Published.open(folder, where))
                 continue  # what else is there was published, not found
             for name in files:
                 file = folder / name

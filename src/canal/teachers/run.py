@@ -6,6 +6,7 @@ the recipient's own, non-private images; `train` makes a teacher of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,12 +99,9 @@ def train(
     if run.is_finished:
         return checkpoint.describe(folder)
     run.train(network, arrays, settings, report)
-    description = Checkpoint(
-        architecture=start.architecture,
-        tap=start.tap,
-        initialisation=start.initialisation,
+    description = replace(
+        start,
         data=arrays.digest,
-        size=start.size,
         notes={
             "role": "teacher",
             "site": name,

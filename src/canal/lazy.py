@@ -1,0 +1,23 @@
+"""Names that a package offers and loads when they are first asked for."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package.
+
+    Args:
+        package: its `__name__`.
+        homes: by name, the module below it that has it; `module:other` where it is called otherwise
+            there.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, other = homes[name].partition(":")
+        return getattr(import_module(f"{package}.{module}"), other or name)
+
+    return find
