@@ -27,7 +27,7 @@ class UNetArchitecture:
         base_channels: of the first level; the bottleneck has sixteen times as many.
         norm: `instance`, or `group` (eight groups). No batch norm: it mixes images, and with them
             patients. Behind a group norm the biases of channels can drown what an image adds: a
-            trained bottleneck then varies by about 1 % over images or less, and a release of it says
+            trained bottleneck then varies by 1 % over images or less, and a release of it says
             nothing (measured in docs/teachers.md, where it is 19 to 25 % behind an instance norm).
     """
 
