@@ -1,6 +1,7 @@
 """LiRA: right where the optimum is known, a coin where nothing is, and not its own witness."""
 
 import math
+from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -12,7 +13,7 @@ from canal.attacks.roc import Roc
 from canal.errors import InvalidValueError
 
 
-def play(strength, *, shadows=64, patients=40, dimensions=400, seed=0):
+def play(strength, *, shadows=64, patients=40, dimensions=400, seed=0, chance=0.5):
     """Patients who each move the features in a direction of their own, and some chance."""
     rng = np.random.default_rng(seed)
     moves = rng.standard_normal((patients, dimensions))
@@ -20,8 +21,8 @@ def play(strength, *, shadows=64, patients=40, dimensions=400, seed=0):
     half = np.arange(patients) < patients // 2
     first = np.array([rng.permutation(half) for _ in range(shadows // 2)])
     members = np.concatenate([first, ~first])
-    chance = 0.5 * rng.standard_normal((shadows, dimensions)) / math.sqrt(dimensions)
-    return Shadows(5 + members @ moves + chance, members)
+    trained = chance * rng.standard_normal((shadows, dimensions)) / math.sqrt(dimensions)
+    return Shadows(5 + members @ moves + trained, members)
 
 
 def naive(shadows, released, left_out):
@@ -59,18 +60,39 @@ def test_inner_products_are_enough(left_out):
 def test_with_many_shadows_it_is_as_good_as_can_be():
     """Whose directions are known: AUC Phi(|v| / sqrt 2). Within 0.03 of it with 400 shadows."""
     shadows = play(1.5, shadows=400, patients=8, dimensions=20)
-    lira, plain = attack_shadows(shadows, np.ones(20), seed=1)
+    lira, plain = attack_shadows(shadows, np.ones(20), seed=1, redraws=3)
     best = NormalDist().cdf(1.5 / math.sqrt(2))
-    assert best - 0.03 < lira.auc < best + 0.03
-    assert plain.auc < best + 0.03
+    assert best - 0.03 < lira.roc.auc < best + 0.03
+    assert plain.roc.auc < best + 0.03
+    assert lira.p == 1 / 4
 
 
-def test_of_patients_who_left_no_trace_it_knows_nothing():
-    """A chance of one in a million for a false alarm: 4.9 standard errors, pairs as independent."""
-    lira, plain = attack_shadows(play(0.0), np.ones(400), seed=1)
-    for roc in (lira, plain):
-        low, high = roc.interval(1 - 1e-6)
-        assert low <= 0.5 <= high
+@cache
+def attacks_on_nobody(chance, runs=40):
+    """Patients who left no trace; what there is, training left by chance."""
+    seeds = range(runs)
+    quiet = [
+        play(0.0, shadows=12, patients=300, dimensions=200, seed=seed, chance=chance)
+        for seed in seeds
+    ]
+    return [attack_shadows(each, np.ones(200), seed=9, redraws=29)[0] for each in quiet]
+
+
+def missing_a_coin(intervals):
+    return sum(not low <= 0.5 <= high for low, high in intervals)
+
+
+@pytest.mark.parametrize("chance", [0.5, 40.0])
+def test_of_patients_who_left_no_trace_it_knows_nothing(chance):
+    """Of forty intervals at 95 %, ten or more miss with a probability of 4e-5."""
+    played = attacks_on_nobody(chance)
+    assert missing_a_coin(each.auc_interval for each in played) < 10
+    assert sum(each.p <= 0.05 for each in played) < 10
+
+
+def test_scores_of_shadows_that_judge_each_other_are_not_independent():
+    """The negative control: an interval that takes them so misses a coin far too often."""
+    assert missing_a_coin(each.roc.auc_interval for each in attacks_on_nobody(40.0)) >= 8
 
 
 def test_the_number_of_shadows_would_give_it_away():
@@ -95,8 +117,8 @@ def test_noise_is_known_to_lira_alone():
     quiet = play(2.0, shadows=100, patients=10, dimensions=400)
     features = quiet.features.copy()
     features[:, 200:] = 5 + 0.01 * rng.standard_normal((100, 200))
-    lira, plain = attack_shadows(Shadows(features, quiet.members), sigma, seed=2)
-    assert lira.auc > plain.auc + 0.05
+    lira, plain = attack_shadows(Shadows(features, quiet.members), sigma, seed=2, redraws=1)
+    assert lira.roc.auc > plain.roc.auc + 0.05
 
 
 def test_too_few_shadows_and_other_halves_are_refused():
@@ -111,7 +133,12 @@ def test_too_few_shadows_and_other_halves_are_refused():
 
 
 def test_distances_by_hand():
+    """Features 1 with the patient, 0 without; 0.75 is a quarter from one, three from the other."""
     features = np.array([[1.0], [1.0], [1.0], [0.0], [0.0], [0.0]])
-    members = np.array([[True], [True], [True], [False], [False], [False]])
+    members = features[:, :] == 1
     shadows = Shadows(features, members)
-    assert distances(shadows, np.array([0.75]), np.array([2.0])) == pytest.approx([1.0])
+    # Twice as large in units of the features as in those of the noise.
+    gram = shadows.inner_products(weights=np.array([4.0]))
+    seen = shadows.inner_products(np.array([[0.75]]), np.array([4.0]))[0]
+    assert distances(gram, members, seen) == pytest.approx([1.5**2 - 0.5**2])
+    assert distances(gram, members, seen, (0, 3)) == pytest.approx([1.5**2 - 0.5**2])

@@ -119,6 +119,17 @@ def test_two_folders_may_both_have_a_patient_one():
     assert pool.images(pool.members) == one.ids
 
 
+def test_near_identical_images_are_of_one_patient():
+    """A twin in another shadow would hide both from the attack."""
+    one, two = discs(6, 1, "a", per_person=1), discs(6, 2, "b", per_person=1)
+    images = one.images.copy()
+    images[4] = np.minimum(images[1] + 1, 255)
+    pool = Pool.of_both(replace(one, images=images), two)
+    assert len(pool.patients) == 11
+    assert pool.images(["cohort a person 1"]) == ("a-1", "a-4")
+    assert len(Pool.of_both(one, two).patients) == 12
+
+
 def test_who_cannot_be_in_a_pool():
     one, two = discs(4, 1, "a"), discs(4, 2, "b")
     with pytest.raises(InvalidValueError, match="1 images have none"):

@@ -1,4 +1,4 @@
-"""The attack table: a cell is made, and goes on where it was stopped."""
+"""The attack table: cells are made, go on where they were stopped, and are what the page says."""
 
 from xml.etree import ElementTree as ET
 
@@ -6,45 +6,60 @@ import pytest
 
 from canal.data.synthetic import write
 from canal.experiments import attacks
-from canal.experiments.attacks import ARMS, AttacksCell, markdown, run_cell
+from canal.experiments.attacks import ARMS, AttackCell, NetworksCell, markdown
+from canal.experiments.cell import Places
+from canal.experiments.grid import run_grid
 from canal.experiments.roc_figure import figure
+from canal.experiments.stage import DATA_SETS, Scene
 from canal.teachers.settings import TrainingSettings
 
 
 @pytest.fixture
-def small(tmp_path, monkeypatch):
+def cells(tmp_path, monkeypatch):
     write(tmp_path / "data" / "synthetic", 60, size=(32, 32))
-    monkeypatch.setitem(attacks.DATA_SETS, "synthetic", "synthetic")
+    monkeypatch.setitem(DATA_SETS, "synthetic", "synthetic")
     monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        attacks, "ARMS", {name: ARMS[name] for name in ("no noise", "CANAL, the paper's eps 8")}
-    )
     training = TrainingSettings(steps=2, batch_size=4, save_every=2)
-    return AttacksCell(
-        data_set="synthetic", size=32, queries=8, shadows=8, decoder_steps=2, training=training
-    )
+    scene = Scene("synthetic", size=32, recipient=8, base_channels=8, training=training)
+    networks = NetworksCell(scene, shadows=8, canaries=1)
+    chosen = [arm for arm in ARMS if arm.name in ("no noise", "CANAL, the paper's eps 8")]
+    return [AttackCell(networks, arm, decoder_steps=2) for arm in chosen]
 
 
-def test_a_cell_goes_on_and_is_made_once(small, tmp_path, monkeypatch):
-    places = (tmp_path / "data", tmp_path / "runs", tmp_path / "results")
-    told = []
+def test_cells_go_on_and_are_made_once(cells, tmp_path, monkeypatch):
+    places = Places(tmp_path / "data", tmp_path / "runs", tmp_path / "results")
     invert = attacks.invert
     monkeypatch.setattr(attacks, "invert", lambda *a, **k: pytest.fail("the power went"))
     with pytest.raises(pytest.fail.Exception):
-        run_cell(small, *places)
+        run_grid(cells, places)
     monkeypatch.setattr(attacks, "invert", invert)
     monkeypatch.setattr(
         "canal.teachers.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
-    made = run_cell(small, *places, report=lambda *words: told.append(words))
-    assert list(made["arms"]) == list(attacks.ARMS)
-    assert made["arms"]["no noise"]["images"]["auc"] == 1
-    assert made["arms"]["no noise"]["epsilon_patient"] is None
-    assert any(what.startswith("inversion") for what, _, _ in told)
-    monkeypatch.setattr(attacks, "_Scene", None)
-    assert run_cell(small, *places) == made
-    svg = ET.fromstring(figure(made, "images"))  # noqa: S314  # our own
+    assert run_grid(cells, places) == {}
+    silent, noisy = (cell.result(places) for cell in cells)
+    networks = cells[0].networks.result(places)
+    assert len(networks["variation"]) == 3
+    assert silent["images"]["auc"] == 1
+    assert silent["epsilon_patient"] is None
+    assert silent["apart"] > 100 * noisy["apart"]
+    assert silent["canaries"][0]["mu"] is None
+    assert 0 < noisy["canaries"][0]["mu"] < noisy["canaries"][0]["allowed"]["mu"]
+    low, high = noisy["patients"]["auc_interval"]
+    assert 0 <= low <= noisy["patients"]["auc"] <= high <= 1
+    assert 0 < noisy["patients"]["p"] <= 1
+    assert len(list((tmp_path / "runs").glob("*.png"))) == 2
+    svg = ET.fromstring(figure([silent, noisy], "images"))  # noqa: S314  # our own
     assert len([path for path in svg.iter() if path.get("class", "").startswith("line")]) == 8
-    table = markdown([made, made])
-    assert table.count("\n") == 2 + len(attacks.ARMS)
-    assert "| no noise | none | 1.000 (1.000 to 1.000) |" in table
+    images, patients = markdown([silent, noisy, silent, noisy]).split("\n\n")
+    assert images.count("\n") == 1 + 2
+    assert "| no noise | " in images
+    assert "| 1.000 | – | anything |" in images
+    assert patients.startswith("| release | a patient's eps |")
+
+
+def test_an_interval_is_over_seeds():
+    """By hand: 0.4 and 0.6 have a standard error of 0.1, and Student's t is 12.706 for two."""
+    assert attacks._over([0.4, 0.6]) == "0.500 ± 1.271"
+    assert attacks._over([1.0, 1.0, 1.0]) == "1.000"
+    assert attacks._over([0.1], signed=True) == "+0.100"

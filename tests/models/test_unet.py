@@ -28,6 +28,20 @@ def test_no_image_sees_another(spatial_dims, norm):
 
 
 @pytest.mark.parametrize("spatial_dims", [2, 3])
+def test_an_instance_norm_by_a_faster_kernel_is_an_instance_norm(spatial_dims):
+    network = UNetArchitecture(1, spatial_dims, 8, "instance").build(seed=0)
+    kind = (nn.InstanceNorm2d, nn.InstanceNorm3d)[spatial_dims - 2]
+    norms = [module for module in network.modules() if isinstance(module, nn.GroupNorm)]
+    assert norms
+    for ours in norms:
+        theirs = kind(ours.num_channels, affine=True)
+        nn.init.normal_(ours.weight)
+        theirs.load_state_dict(ours.state_dict())
+        values = torch.randn(2, ours.num_channels, *[4] * spatial_dims)
+        torch.testing.assert_close(ours(values), theirs(values))
+
+
+@pytest.mark.parametrize("spatial_dims", [2, 3])
 def test_the_bottleneck_is_behind_a_relu(spatial_dims):
     architecture = UNetArchitecture(1, spatial_dims, 8)
     network = architecture.build(seed=0)

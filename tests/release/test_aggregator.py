@@ -206,6 +206,24 @@ def test_any_other_argument_gives_other_noise(tmp_path, what):
     assert correlation_p(a, 0.9 * b + 0.1 * a) < ALPHA  # negative control: a tenth of it again
 
 
+def test_paired_arms_share_their_draws(tmp_path):
+    """Only in a research run, and only there: the same normals under other sigmas."""
+    ours = {"ensemble": tiny_ensemble(1, 2, 3), "queries": tiny_queries(60)}
+    plan, paired = tiny_plan(queries=60), Options(paired=True)
+    plans = {"a": plan, "b": replace(plan, epsilon=4.0), "c": replace(plan, allocation="uniform")}
+    a, b, c = (
+        noise_in(create(tmp_path / name, **ours, plan=each, seed=1, options=paired), **ours)
+        for name, each in plans.items()
+    )
+    for other in (b, c):  # equal but for the rounding to 16 bits
+        assert np.corrcoef(a.ravel(), other.ravel())[0, 1] > 0.999
+    alone = noise_in(create(tmp_path / "d", **ours, plan=plans["b"], seed=1), **ours)
+    assert correlation_p(a, alone) > ALPHA
+    with pytest.raises(ReleaseError, match="never drawn twice"):
+        create(tmp_path / "e", **ours, plan=plan, ledger=Ledger(tmp_path / "l"), options=paired)
+    assert not (tmp_path / "e").exists()
+
+
 def test_every_private_release_has_a_secret_of_its_own(tmp_path):
     """Here the operating system draws, so one run in ten million may fail by chance."""
     queries, teachers, plan = tiny_queries(60), tiny_ensemble(1, 2, 3), tiny_plan(queries=60)

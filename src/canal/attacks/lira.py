@@ -53,9 +53,15 @@ class Shadows:
                 f"at least {FEWEST} and out of at least {FEWEST}"
             )
 
-    def inner_products(self, others: Floats | None = None) -> Floats:
-        """Of every shadow with others, `[others, S]`; with all shadows if none are given."""
-        found: Floats = (self.features if others is None else others) @ self.features.T
+    def inner_products(self, others: Floats | None = None, weights: Floats | None = None) -> Floats:
+        """Of every shadow with others, `[others, S]`; with all shadows if none are given.
+
+        Args:
+            others: `[others, D]`, in units of the noise.
+            weights: of every value, `[D]`; 1 if not given.
+        """
+        rows = self.features if others is None else others
+        found: Floats = (rows if weights is None else rows * weights) @ self.features.T
         return found
 
 
@@ -81,7 +87,7 @@ def likelihood_ratios(
     filters = inside / inside.sum(axis=0) - outside / outside.sum(axis=0)
     seen = observed @ filters
     # The filter's own length is the variance of unit noise behind it.
-    noise = np.einsum("sp,st,tp->p", filters, gram, filters, optimize=True)
+    noise = np.einsum("sp,sp->p", filters, gram @ filters)
     trained = _left_out_scores(gram, inside, outside)
     means = [(trained * chosen).sum(axis=0) / chosen.sum(axis=0) for chosen in (inside, outside)]
     spread = np.square(trained - np.where(inside > 0, *means)).sum(axis=0) / (len(gram) - 2)
@@ -91,25 +97,29 @@ def likelihood_ratios(
 
 
 def distances(
-    shadows: Shadows, released: Floats, sigma: Floats, left_out: Sequence[int] = ()
+    gram: Floats,
+    members: NDArray[np.bool_],
+    observed: Floats,
+    left_out: Sequence[int] = (),
 ) -> Floats:
     """The weak baseline, `[P]`: is the release nearer to the mean with, or without the patient?
 
-    Plain Euclidean distance of the features themselves: no variance, no noise known, no shadow
+    Squared Euclidean distance of the features themselves: no variance, no noise known, no shadow
     left out of its own mean.
 
     Args:
-        shadows: in units of the noise.
-        released: the released vector, `[D]`, in the same.
-        sigma: those units, `[D]`.
+        gram: inner products of shadows, `[S, S]`, in units of the features.
+        members: `[S, P]`.
+        observed: inner products of the released vector with every shadow, `[S]`, in the same.
         left_out: as in `likelihood_ratios`.
     """
-    keep = ~np.isin(np.arange(len(shadows.members)), left_out)
-    members, features = shadows.members[keep].astype(np.float64), shadows.features[keep] * sigma
-    inside = (members / members.sum(axis=0)).T @ features
-    outside = ((1 - members) / (1 - members).sum(axis=0)).T @ features
-    seen = released * sigma
-    nearer: Floats = np.linalg.norm(seen - outside, axis=1) - np.linalg.norm(seen - inside, axis=1)
+    keep = ~np.isin(np.arange(len(gram)), left_out)
+    inside = members[keep].astype(np.float64)
+    gram, observed = gram[np.ix_(keep, keep)], observed[keep]
+    nearer: Floats = np.zeros(inside.shape[1])
+    for sign, chosen in ((1, inside), (-1, 1 - inside)):
+        mean = chosen / chosen.sum(axis=0)
+        nearer += sign * (2 * observed @ mean - np.einsum("sp,sp->p", mean, gram @ mean))
     return nearer
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 PLAIN = "plain distance attack"
+Attack = Callable[[Floats, NDArray[np.bool_], Floats, Sequence[int]], Floats]
 
 
 @dataclass(frozen=True)
@@ -113,24 +114,59 @@ def attack_patients(
     target = Target.of(release, queries)
     shadows = Shadows(target.features(networks, progress), halves)
     part = target.part(ensemble, site, progress)
-    ratios = likelihood_ratios(
-        shadows.inner_products(), halves, shadows.inner_products(part[None])[0]
-    )
-    nearer = distances(shadows, part, target.noise)
     inside = np.isin(pool.patients, list(cohort))
-    lira, plain = (Roc.of(scores[inside], scores[~inside]) for scores in (ratios, nearer))
+
+    def scored(attack: Attack, weights: Floats | None = None) -> Roc:
+        observed = shadows.inner_products(part[None], weights)[0]
+        scores = attack(shadows.inner_products(weights=weights), halves, observed, ())
+        return Roc.of(scores[inside], scores[~inside])
+
+    lira, plain = scored(likelihood_ratios), scored(distances, target.noise**2)
     name = f"membership of patients of {site} (LiRA, {len(networks)} shadows)"
     mu = features_mu(release, "patient")
     return Finding(name, release.manifest.digest, lira, "patient", mu, (PLAIN, plain))
 
 
-def attack_shadows(shadows: Shadows, sigma: Floats, seed: int) -> tuple[Roc, Roc]:
+@dataclass(frozen=True)
+class Played:
+    """An attack on shadows that play the released teacher in turn.
+
+    Args:
+        roc: members of every shadow against those who are not in it.
+        by_chance: areas of the same attack on the same evidence, had the halves been drawn
+            otherwise: features of nobody in particular.
+    """
+
+    roc: Roc
+    by_chance: Floats
+
+    @property
+    def auc_interval(self) -> tuple[float, float]:
+        """Of the area, at 95 %; as wide as halves drawn anew make it.
+
+        Shadows are scored by each other, so their scores are not independent, and an interval that
+        takes them so is too narrow.
+        """
+        wide = 1.96 * float(self.by_chance.std())
+        return max(0.0, self.roc.auc - wide), min(1.0, self.roc.auc + wide)
+
+    @property
+    def p(self) -> float:
+        """How often chance alone does as well: exact, whatever the features."""
+        better = int((self.by_chance >= self.roc.auc).sum())
+        return (1 + better) / (1 + len(self.by_chance))
+
+
+def attack_shadows(
+    shadows: Shadows, sigma: Floats, seed: int, redraws: int = 199
+) -> tuple[Played, Played]:
     """Attack each shadow in turn as if it had been released, with the others as shadows.
 
     Args:
         shadows: halves of a pool, complements a half of the list apart (`Pool.halves`).
         sigma: the noise, in units of features.
         seed: of the noise that is played.
+        redraws: of the halves, to know what chance does.
 
     Returns:
         The likelihood ratio, and the plain distance.
@@ -139,21 +175,29 @@ def attack_shadows(shadows: Shadows, sigma: Floats, seed: int) -> tuple[Roc, Roc
     if not np.array_equal(shadows.members[: count // 2], ~shadows.members[count // 2 :]):
         raise InvalidValueError("shadows must come in pairs of complements")
     rng = np.random.default_rng(seed)
-    gram = shadows.inner_products()
-    found: dict[str, tuple[list[Floats], list[Floats]]] = {"lira": ([], []), "distance": ([], [])}
-    for target in range(count):
-        out = (target, (target + count // 2) % count)
-        part = shadows.features[target] + rng.standard_normal(len(sigma))
-        scores = {
-            "lira": likelihood_ratios(gram, shadows.members, part @ shadows.features.T, out),
-            "distance": distances(shadows, part, sigma, out),
-        }
-        inside = shadows.members[target]
-        for name, values in scores.items():
-            found[name][0].append(values[inside])
-            found[name][1].append(values[~inside])
-    lira, plain = (
-        Roc.of(np.concatenate(members), np.concatenate(others))
-        for members, others in found.values()
+    parts = shadows.features + rng.standard_normal(shadows.features.shape)
+    drawn = [shadows.members, *(_redrawn(shadows.members, rng) for _ in range(redraws))]
+    played = []
+    for attack, weights in ((likelihood_ratios, None), (distances, sigma**2)):
+        gram = shadows.inner_products(weights=weights)
+        observed = shadows.inner_products(parts, weights)
+        found, *by_chance = (_play(attack, gram, members, observed) for members in drawn)
+        played.append(Played(found, np.array([roc.auc for roc in by_chance])))
+    return played[0], played[1]
+
+
+def _play(attack: Attack, gram: Floats, members: NDArray[np.bool_], observed: Floats) -> Roc:
+    count = len(members)
+    scores = np.stack(
+        [
+            attack(gram, members, observed[target], (target, (target + count // 2) % count))
+            for target in range(count)
+        ]
     )
-    return lira, plain
+    return Roc.of(scores[members], scores[~members])
+
+
+def _redrawn(members: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Other halves of the same sizes."""
+    first = rng.permuted(members[: len(members) // 2], axis=1)
+    return np.concatenate([first, ~first])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.data.duplicates import THRESHOLD, connected, similar_pairs, thumbnails
 from canal.errors import InvalidValueError
 from canal.teachers.run import train
 from canal.teachers.settings import TrainingSettings
@@ -38,7 +39,8 @@ class Pool:
     def of_both(cls, cohort: Arrays, outsiders: Arrays) -> Pool:
         """Everybody of a cohort, and others like them; all with labels, none in both.
 
-        A patient is known by a name of the side too: two folders may both have a patient 1.
+        A patient is known by a name of the side too: two folders may both have a patient 1. Who
+        have a near-identical image are one patient here: a twin in another shadow would hide both.
         """
         for arrays in (cohort, outsiders):
             if arrays.unlabelled:
@@ -53,7 +55,7 @@ class Pool:
                 f"{twins} of the outsiders' images are the cohort's own; give images of others"
             )
         sides = [
-            replace(arrays, groups={n: f"{side} {_patient(arrays, n)}" for n in arrays.ids})
+            replace(arrays, groups={n: f"{side} {one}" for n, one in _people(arrays).items()})
             for side, arrays in (("cohort", cohort), ("outside", outsiders))
         ]
         both = sides[0].beside(sides[1])
@@ -63,7 +65,7 @@ class Pool:
     def images(self, patients: Sequence[str]) -> tuple[str, ...]:
         """Ids of the images of some patients."""
         wanted = set(patients)
-        return tuple(name for name in self.arrays.ids if _patient(self.arrays, name) in wanted)
+        return tuple(name for name in self.arrays.ids if self.arrays.groups[name] in wanted)
 
     def halves(self, count: int, seed: int) -> NDArray[np.bool_]:
         """Who is in which shadow, `[count, P]`: each patient in half of them, drawn at random.
@@ -108,5 +110,10 @@ def train_shadows(
     return made
 
 
-def _patient(arrays: Arrays, name: str) -> str:
-    return arrays.groups.get(name, f"image {name}")
+def _people(arrays: Arrays) -> dict[str, str]:
+    """Who is on each image; those whose images are near-identical are the first of them."""
+    who = [arrays.groups.get(name, f"image {name}") for name in arrays.ids]
+    twins = similar_pairs(thumbnails(arrays.images), THRESHOLD)
+    same = connected(((who[a], who[b]) for a, b in twins), who)
+    first = {person: people[0] for people in same for person in people}
+    return {name: first[person] for name, person in zip(arrays.ids, who, strict=True)}

@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from canal.experiments.cell import Cell
+    from canal.experiments.grid import Watch
     from canal.teachers.training import Progress
 
 
@@ -26,19 +30,52 @@ def counting(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def counting_named(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar over one thing after the other; gives the function that says what, and how far."""
+def watching(total: int) -> Iterator[Watch]:
+    """Bars over the cells of a grid, one for each that is being made, and one over all.
+
+    Where nobody watches, a line for each cell that is there, or is not and why.
+    """
     from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    from canal.experiments.grid import Watch
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
     console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+        whole = bar.add_task("cells", total=total, news="")
+        tasks: dict[str, TaskID] = {}
 
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=f"{title}: {what}", completed=done, total=total)
+        def begin(cell: Cell) -> None:
+            tasks[cell.slug] = bar.add_task(escape(cell.name), total=None, news="")
 
-        yield show
+        def report(cell: Cell, what: str, done: int, of: int) -> None:
+            bar.update(tasks[cell.slug], completed=done, total=of, news=escape(what))
+
+        def end(cell: Cell, failure: str | None, left: float | None) -> None:
+            if cell.slug in tasks:
+                bar.remove_task(tasks.pop(cell.slug))
+            news = "" if left is None else f"{_clock(left)} left"
+            bar.update(whole, advance=1, news=news)
+            if failure is not None:
+                console.print(f"[red]failed[/red] {escape(cell.name)}: {escape(failure)}")
+            elif not console.is_terminal:
+                console.print(f"made {escape(cell.name)}", f"({news})" if news else "")
+
+        yield Watch(begin, report, end)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 @contextmanager
@@ -59,10 +96,9 @@ def training(title: str, steps: int) -> Iterator[Callable[[Progress], None]]:
         task = bar.add_task(title, total=steps, news="")
 
         def show(progress: Progress) -> None:
-            minutes, seconds = divmod(round(progress.seconds_left), 60)
             news = (
                 f"loss {progress.loss:.3f}  Dice {100 * progress.dice:.1f}  "
-                f"{minutes}:{seconds:02d} left"
+                f"{_clock(progress.seconds_left)} left"
             )
             bar.update(task, completed=progress.step, news=news)
 

@@ -8,7 +8,7 @@ among the non-members makes every membership attack, and every test score, a lie
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,25 @@ def thumbnail(case: Case) -> NDArray[np.float32]:
     """A small grey picture of a case, flat, of mean zero and norm one."""
     dims = 3 if is_volume(case.image[0]) else 2
     side = THUMBNAIL if dims == 2 else THUMBNAIL // 2
-    picture = decode_image(case, size=(side,) * dims, channels=1)[0]
-    grey: NDArray[np.float32] = picture.astype(np.float32).ravel()
-    grey -= grey.mean()
-    grey /= max(float(np.linalg.norm(grey)), 1e-6)
+    grey: NDArray[np.float32] = _normed(decode_image(case, size=(side,) * dims, channels=1))[0]
+    return grey
+
+
+def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The same of images that are decoded already, `[N, C, *size]`, by means over blocks."""
+    grey = images.mean(axis=1, dtype=np.float32)
+    side = THUMBNAIL if grey.ndim == 3 else THUMBNAIL // 2
+    for axis, length in enumerate(grey.shape[1:], start=1):
+        edges = np.linspace(0, length, min(side, length) + 1).astype(int)
+        sums = np.add.reduceat(grey, edges[:-1], axis=axis)
+        grey = sums / np.diff(edges).reshape((-1,) + (1,) * (grey.ndim - axis - 1))
+    return _normed(grey)
+
+
+def _normed(pictures: NDArray[Any]) -> NDArray[np.float32]:
+    grey = pictures.reshape(len(pictures), -1).astype(np.float32)
+    grey -= grey.mean(axis=1, keepdims=True)
+    grey /= np.maximum(np.linalg.norm(grey, axis=1, keepdims=True), 1e-6)
     return grey
 
 

@@ -1,224 +1,247 @@
 """The paper's attack table, with what its reviewers would ask for (paper, tab:exp-attacks).
 
-One cell a seed: an initialisation, three teachers, and the releases of `ARMS`, each attacked three
-ways. Noise is seeded, so that a cell can be made again. A stopped run goes on where it was:
-networks, shadows and arms are kept.
+For each seed an initialisation, three teachers, shadows and canaries; then one cell for each
+release, attacked in every way. Noise is seeded, so that a cell can be made again, and its draws are
+shared by the arms.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from canal.attacks.canary import Canary, exchange, measure
 from canal.attacks.finding import Finding, features_mu
 from canal.attacks.inversion import invert
 from canal.attacks.lira import Shadows
 from canal.attacks.matching import match
-from canal.attacks.patients import Target, attack_patients, attack_shadows
+from canal.attacks.patients import Played, Target, attack_patients, attack_shadows
 from canal.attacks.roc import allowed_auc
 from canal.attacks.shadows import Pool, train_shadows
-from canal.data.duplicates import near_duplicates
-from canal.data.load import load
-from canal.data.readers import read
-from canal.data.split import make_split
-from canal.experiments.cell import Cell
-from canal.experiments.teachers import DATA_SETS
-from canal.files import replace_file
-from canal.models.unet import Norm, UNetArchitecture
-from canal.release.aggregator import create
+from canal.attacks.view import Floats, noiseless_rows, spreads
+from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.stage import Scene, Stage
+from canal.models.alignment import variation
+from canal.release.aggregator import Options, create
 from canal.release.digits import upwards
-from canal.release.ensemble import Ensemble, load_ensemble
+from canal.release.ensemble import load_ensemble
 from canal.release.queries import Queries
 from canal.release.store import Release
-from canal.teachers.run import initialise, train
-from canal.teachers.training import Progress, TrainingSettings
+from canal.teachers.batches import to_float
+from canal.teachers.run import train
 
-# Name, preset, allocation, epsilon; the order of the table.
-ARMS: dict[str, tuple[str, str, float]] = {
-    "no noise": ("paper", "none", 8),
-    "uniform, the paper's eps 8": ("paper", "uniform", 8),
-    "CANAL, the paper's eps 8": ("paper", "canal", 8),
-    "uniform, the paper's eps 2": ("paper", "uniform", 2),
-    "CANAL, the paper's eps 2": ("paper", "canal", 2),
-    "CANAL, a patient's eps 8": ("honest", "canal", 8),
-}
 SITE = "site-1"
-Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class AttacksCell(Cell):
-    """What determines one cell.
+class Arm:
+    """One row of the table.
 
     Args:
-        seed: of split, initialisation, training, halves and noise.
-        data_set: its name in `DATA_SETS`.
-        size: pixels a side.
-        sites: K.
-        queries: N, the recipient's images; the victims.
-        shadows: teachers that the patient attack trains.
-        decoder_steps: of each inversion.
-        training: of every network.
-        norm: of every network.
+        name: for people.
+        preset: accounting, `paper` or `honest`.
+        allocation: of the noise.
+        epsilon: that is asked for.
     """
 
-    seed: int = 0
-    data_set: str = "ISIC 2018"
-    size: int = 64
-    sites: int = 3
-    queries: int = 200
+    name: str
+    preset: str
+    allocation: str
+    epsilon: float
+
+
+ARMS = (
+    Arm("no noise", "paper", "none", 8),
+    Arm("CANAL, the paper's eps 1,000", "paper", "canal", 1000),
+    Arm("uniform, the paper's eps 8", "paper", "uniform", 8),
+    Arm("CANAL, the paper's eps 8", "paper", "canal", 8),
+    Arm("uniform, the paper's eps 2", "paper", "uniform", 2),
+    Arm("CANAL, the paper's eps 2", "paper", "canal", 2),
+    Arm("CANAL, a patient's eps 8", "honest", "canal", 8),
+)
+
+
+@dataclass(frozen=True)
+class NetworksCell(Cell):
+    """Teachers, shadows and canaries of one seed.
+
+    Args:
+        scene: data and teachers.
+        shadows: teachers that the patient attack trains.
+        canaries: patients of the first site, without each of whom its teacher is trained again.
+    """
+
+    scene: Scene = field(default_factory=lambda: Scene("ISIC 2018", recipient=200))
     shadows: int = 12
-    decoder_steps: int = 600
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    norm: Norm = "instance"
+    canaries: int = 2
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"attacks-{self.seed}"
+        return f"attacks-{self.scene.seed}-networks"
 
-
-def run_cell(
-    cell: AttacksCell,
-    root: Path,
-    runs: Path,
-    results: Path,
-    *,
-    report: Report = lambda what, done, total: None,
-) -> dict[str, Any]:
-    """Make one cell, or read it if it is there.
-
-    Args:
-        cell: what to make.
-        root: folder of the data sets.
-        runs: where trainings and releases are kept.
-        results: where the JSON goes.
-        report: told what is done, and how far it is.
-    """
-
-    def make() -> dict[str, Any]:
-        started = time.monotonic()
-        scene = _Scene(cell, root / DATA_SETS[cell.data_set], runs / cell.slug, report)
-        arms = {name: scene.attack(name) for name in ARMS}
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Train everything; say how large it is, and how much the bottleneck varies."""
+        networks = Networks(self, places, report)
+        assert networks.shadows  # noqa: S101  # they are trained by now
+        assert networks.canaries  # noqa: S101
+        images = to_float(_tensor(networks.asked.images))
         return {
-            "members": len(scene.asked.ids),
-            "others": len(scene.others.ids),
-            "pool": len(scene.pool.patients),
-            "arms": arms,
-            "seconds": round(time.monotonic() - started),
+            "members": len(networks.asked.ids),
+            "others": len(networks.others.ids),
+            "pool": len(networks.pool.patients),
+            "variation": [
+                variation(teacher.tap.features(images))
+                for teacher in networks.stage.ensemble.teachers
+            ],
         }
 
-    return cell.result(results, make)
 
+class Networks:
+    """What a `NetworksCell` is made of; trained when first asked for, kept in the run folder."""
 
-class _Scene:
-    """Data, networks and shadows of one cell; made when first asked for, kept in the run folder."""
+    def __init__(self, cell: NetworksCell, places: Places, report: Report) -> None:
+        self.cell, self.report = cell, report
+        self.stage = Stage(cell.scene, places, report)
+        self.asked, self.others = self.stage.part("recipient"), self.stage.part("test")
+        self.cohort = self.stage.part(SITE)
+        self.pool = Pool.of_both(self.cohort, self.others)
+        self.halves = self.pool.halves(cell.shadows, cell.scene.seed)
 
-    def __init__(self, cell: AttacksCell, source: Path, folder: Path, report: Report) -> None:
-        self.cell, self.folder, self.report = cell, folder, report
-        folder.mkdir(parents=True, exist_ok=True)
-        split = folder / "split.json"
-        if not split.is_file():
-            cases = read(source).cases
-            made = make_split(
-                cases,
-                cohorts=cell.sites,
-                recipient=cell.queries,
-                duplicates=near_duplicates(cases),
-                seed=cell.seed,
-            )
-            made.write(split)
-
-        def part(name: str) -> Any:
-            return load(source, size=cell.size, split=split, part=name)
-
-        self.asked, self.others = part("recipient"), part("test")
-        cohorts = {f"site-{k + 1}": part(f"site-{k + 1}") for k in range(cell.sites)}
-        self.pool = Pool.of_both(cohorts[SITE], self.others)
-        self.ensemble = self._train(cohorts)
-        self.halves = self.pool.halves(cell.shadows, cell.seed)
-        self.shadows = self._train_shadows()
-
-    def _told(self, what: str) -> Callable[[Progress], None]:
-        return lambda progress: self.report(what, progress.step, progress.steps)
-
-    def _train(self, cohorts: dict[str, Any]) -> Ensemble:
-        init, training = self.folder / "init", self.cell.training
-        initialise(
-            init,
-            UNetArchitecture(in_channels=self.asked.images.shape[1], norm=self.cell.norm),
-            seed=self.cell.seed,
-            size=(self.cell.size, self.cell.size),
-            arrays=self.asked,
-            settings=training,
-            report=self._told("initialisation"),
-        )
-        for name, arrays in cohorts.items():
-            train(self.folder / name, init, arrays, training, name=name, report=self._told(name))
-        return load_ensemble([self.folder / name for name in cohorts], init)
-
-    def _train_shadows(self) -> Sequence[Path]:
+    @cached_property
+    def shadows(self) -> Sequence[Path]:
+        """Folders of the shadows."""
         return train_shadows(
-            self.folder / "shadows",
-            self.folder / "init",
+            self.stage.folder / "shadows",
+            self.stage.init,
             self.pool,
             self.halves,
-            self.cell.training,
+            self.stage.training,
             lambda number, progress: self.report(
                 f"shadow {number + 1} of {self.cell.shadows}", progress.step, progress.steps
             ),
         )
 
-    def attack(self, name: str) -> dict[str, Any]:
-        """One arm: three attacks, read from disk if they were made before."""
-        path = self.folder / f"arm-{list(ARMS).index(name)}.json"
-        if path.is_file():
-            done: dict[str, Any] = json.loads(path.read_text())
-            return done
-        release = self._release(name)
-        digest = release.manifest.digest
-        matched = match(release, self.ensemble, self.asked, self.others)
-        images = Finding("", digest, matched, "image", features_mu(release, "image"))
-        target = Target.of(release, self.asked)
-        shadows = Shadows(target.features(self.shadows), self.halves)
-        played, plain = attack_shadows(shadows, target.noise, self.cell.seed)
-        patients = Finding("", digest, played, "patient", features_mu(release, "patient"))
+    @cached_property
+    def canaries(self) -> Sequence[Path]:
+        """Folders of teachers of the first site, each without one patient."""
+        people = list(dict.fromkeys(self.cohort.groups.get(n, n) for n in self.cohort.ids))
+        chosen = people[: self.cell.canaries]
+        places = [self.stage.folder / f"without-{number}" for number in range(len(chosen))]
+        for place, person in zip(places, chosen, strict=True):
+            train(
+                *(place, self.stage.init, self.cohort.without(person), self.stage.training),
+                name=SITE,
+                report=self.stage.told(f"{place.name} of {len(chosen)}"),
+            )
+        return places
+
+
+@dataclass(frozen=True)
+class AttackCell(Cell):
+    """One release and what every attack made of it.
+
+    Args:
+        networks: whose teachers, shadows and canaries.
+        arm: which release.
+        decoder_steps: of the inversion.
+    """
+
+    networks: NetworksCell
+    arm: Arm
+    decoder_steps: int = 600
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        words = (self.arm.preset, self.arm.allocation, f"{self.arm.epsilon:g}")
+        return "-".join((f"attacks-{self.networks.scene.seed}", *words))
+
+    @property
+    def after(self) -> tuple[Cell, ...]:
+        """The networks."""
+        return (self.networks,)
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Release, attack, measure."""
+        networks = Networks(self.networks, places, report)
+        seed, ensemble = self.networks.scene.seed, networks.stage.ensemble
+        release = self._release(networks, places)
+        digest, asked, others = release.manifest.digest, networks.asked, networks.others
+        report("matching", 0, 1)
+        matched = match(release, ensemble, asked, others)
+        target = Target.of(release, asked)
+        report("scoring shadows", 0, 1)
+        shadows = Shadows(target.features(networks.shadows), networks.halves)
+        lira, plain = attack_shadows(shadows, target.noise, seed)
         real = attack_patients(
-            *(release, self.ensemble, self.asked, SITE),
-            *(self.pool, self.halves, self.shadows, self.pool.members),
+            *(release, ensemble, asked, SITE),
+            *(networks.pool, networks.halves, networks.shadows, networks.pool.members),
         )
-        steps = self.cell.decoder_steps
-        counted = iter(range(1, steps + 1))
+        steps = iter(range(1, self.decoder_steps + 1))
         painted = invert(
-            *(release, self.ensemble, self.asked, self.others),
-            steps=steps,
-            seed=self.cell.seed,
-            progress=lambda _: self.report(f"inversion, {name}", next(counted), steps),
+            *(release, ensemble, asked, others),
+            steps=self.decoder_steps,
+            seed=seed,
+            progress=lambda _: report("inversion", next(steps), self.decoder_steps),
         )
-        if self.cell.seed == 0:
-            painted.write_pictures(self.folder / f"inversion-{path.stem}.png", self.asked)
-        found = {
+        painted.write_pictures(places.runs / f"{self.slug}.png", asked)
+        mu = features_mu(release, "patient")
+        return {
             "epsilon_patient": _epsilon(release),
-            "images": images.to_json(),
-            "patients": patients.to_json() | {"plain": plain.auc},
+            "apart": _apart(release, noiseless_rows(release, ensemble, asked)),
+            "images": Finding(
+                "", digest, matched, "image", features_mu(release, "image")
+            ).to_json(),
+            "patients": _played(lira, mu, digest) | {"plain": _played(plain, mu, digest)},
             "patients_of_the_release": real.to_json(),
+            "canaries": [canary.to_json() for canary in self._canaries(networks, release)],
             "inversion": painted.to_json(),
         }
-        replace_file(path, (json.dumps(found, indent=1) + "\n").encode())
-        return found
 
-    def _release(self, name: str) -> Release:
-        preset, allocation, epsilon = ARMS[name]
-        queries = Queries.of(self.asked)
-        plan = self.ensemble.plan(queries, preset, epsilon=epsilon, allocation=allocation)
-        out = self.folder / f"release-{list(ARMS).index(name)}"
-        return create(out, self.ensemble, queries, plan, seed=self.cell.seed, not_private=True)
+    def _release(self, networks: Networks, places: Places) -> Release:
+        arm, queries = self.arm, Queries.of(networks.asked)
+        ensemble = networks.stage.ensemble
+        plan = ensemble.plan(queries, arm.preset, epsilon=arm.epsilon, allocation=arm.allocation)
+        return create(
+            places.runs / f"{self.slug}.release",
+            *(ensemble, queries, plan),
+            seed=self.networks.scene.seed,
+            not_private=True,
+            options=Options(paired=True),
+        )
+
+    def _canaries(self, networks: Networks, release: Release) -> Iterable[Canary]:
+        ensemble, queries = networks.stage.ensemble, Queries.of(networks.asked)
+        for place in networks.canaries:
+            without = exchange(ensemble, load_ensemble([place]))
+            yield measure(release, ensemble, without, queries)
+
+
+def _tensor(images: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(np.array(images))
+
+
+def _played(played: Played, mu: float | None, digest: str) -> dict[str, Any]:
+    """As a finding, with the interval that holds for shadows."""
+    found = Finding("", digest, played.roc, "patient", mu).to_json()
+    return found | {"auc_interval": list(played.auc_interval), "p": played.p, "words": []}
+
+
+def _apart(release: Release, rows: Floats) -> float:
+    """Median distance of two queries, in units of the noise: what there is to tell them by."""
+    scaled = rows / spreads(release)
+    squares = np.square(scaled).sum(axis=1)
+    apart = squares[:, None] + squares - 2 * scaled @ scaled.T
+    return float(np.sqrt(np.median(apart[np.triu_indices(len(rows), 1)])))
 
 
 def _epsilon(release: Release) -> float | None:
@@ -230,44 +253,86 @@ def _epsilon(release: Release) -> float | None:
 
 
 def markdown(cells: list[dict[str, Any]]) -> str:
-    """The table of `docs/attacks.md`: means over seeds, with the smallest and largest."""
-    lines = [
-        "| release | a patient's eps | images: AUC | found at 1 % | allowed | patients, LiRA: AUC "
-        "| plain distance | allowed | inversion SSIM | above the mean image | PSNR |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+    """The tables of `docs/attacks.md`: means over seeds, with 95 % intervals (Student's t).
+
+    Args:
+        cells: results of `AttackCell`, of all arms and any number of seeds.
+    """
+    by_arm: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        by_arm.setdefault(cell["cell"]["arm"]["name"], []).append(cell)
+    images = [
+        ("release", lambda arm: arm[0]["cell"]["arm"]["name"]),
+        ("two queries apart", lambda arm: f"{_over(cell['apart'] for cell in arm)} σ"),
+        ("AUC", lambda arm: _over(cell["images"]["auc"] for cell in arm)),
+        ("found at 1 %", lambda arm: _found(arm, "images", "0.01")),
+        ("AUC allowed", lambda arm: _allowed(arm[0]["images"])),
+        ("SSIM", lambda arm: _over(cell["inversion"]["decoder"]["ssim"] for cell in arm)),
+        ("above the mean image", lambda arm: _over(_gains(arm), signed=True)),
+        ("PSNR", lambda arm: f"{_over(_psnr(arm, 'decoder'))} dB"),
+        ("the mean image's", lambda arm: f"{_over(_psnr(arm, 'mean_image'))} dB"),
     ]
-    for name in ARMS:
-        arms = [cell["arms"][name] for cell in cells]
-        epsilon = arms[0]["epsilon_patient"]
-        lines.append(
-            f"| {name} | {'none' if epsilon is None else f'{epsilon:.4g}'} "
-            f"| {_over(arm['images']['auc'] for arm in arms)} "
-            f"| {_found(arm['images']['tpr'].get('0.01') for arm in arms)} "
-            f"| {_allowed(arms[0]['images'])} "
-            f"| {_over(arm['patients']['auc'] for arm in arms)} "
-            f"| {_over(arm['patients']['plain'] for arm in arms)} "
-            f"| {_allowed(arms[0]['patients'])} "
-            f"| {_over(arm['inversion']['decoder']['ssim'] for arm in arms)} "
-            f"| {_over((arm['inversion']['ssim_gain'] for arm in arms), signed=True)} "
-            f"| {_over(arm['inversion']['decoder']['psnr'] for arm in arms)} dB |"
-        )
+    patients = [
+        ("release", lambda arm: arm[0]["cell"]["arm"]["name"]),
+        ("a patient's eps", lambda arm: _short(arm[0]["epsilon_patient"])),
+        ("LiRA: AUC", lambda arm: _over(cell["patients"]["auc"] for cell in arm)),
+        ("found at 1 %", lambda arm: _found(arm, "patients", "0.01")),
+        ("at 0.1 %", lambda arm: _found(arm, "patients", "0.001")),
+        ("plain distance", lambda arm: _over(cell["patients"]["plain"]["auc"] for cell in arm)),
+        ("the release itself", lambda arm: _over(_real(arm))),
+        ("best attack on a canary", lambda arm: _over(_best(arm))),
+        ("AUC allowed", lambda arm: _allowed(arm[0]["patients"])),
+    ]
+    return "\n".join(_table(columns, by_arm.values()) for columns in (images, patients))
+
+
+def _table(columns: Sequence[tuple[str, Any]], rows: Iterable[list[dict[str, Any]]]) -> str:
+    lines = ["| " + " | ".join(head for head, _ in columns) + " |", "|---" * len(columns) + "|"]
+    lines += ["| " + " | ".join(show(row) for _, show in columns) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def _found(shares: Any) -> str:
+def _gains(arm: list[dict[str, Any]]) -> list[float]:
+    return [cell["inversion"]["ssim_gain"] for cell in arm]
+
+
+def _psnr(arm: list[dict[str, Any]], whose: str) -> list[float]:
+    return [cell["inversion"][whose]["psnr"] for cell in arm]
+
+
+def _real(arm: list[dict[str, Any]]) -> list[float]:
+    return [cell["patients_of_the_release"]["auc"] for cell in arm]
+
+
+def _best(arm: list[dict[str, Any]]) -> list[float]:
+    """Of every seed, what no attack on its most visible canary can beat."""
+    return [
+        max(allowed_auc(math.inf if one["mu"] is None else one["mu"]) for one in cell["canaries"])
+        for cell in arm
+    ]
+
+
+def _found(arm: list[dict[str, Any]], attack: str, rate: str) -> str:
     """Members found, in hundredths; nothing where there are too few others to tell."""
-    found = list(shares)
+    found = [cell[attack]["tpr"].get(rate) for cell in arm]
     return "–" if None in found else f"{_over(100 * share for share in found)} %"
 
 
-def _over(values: Any, *, signed: bool = False) -> str:
+def _over(values: Iterable[float], *, signed: bool = False) -> str:
+    """The mean over seeds and, where they differ, its 95 % interval."""
     found = np.array(list(values))
-    digits = 1 if np.abs(found).max() >= 2 else 3
-    sign = "+" if signed else ""
-    if len(found) == 1:
-        return f"{found[0]:{sign}.{digits}f}"
-    low, high = (f"{end:{sign}.{digits}f}" for end in (found.min(), found.max()))
-    return f"{found.mean():{sign}.{digits}f} ({low} to {high})"
+    digits = 1 if np.abs(found).max() > 1 else 3
+    shown = f"{found.mean():{'+' if signed else ''}.{digits}f}"
+    if np.ptp(found) < 10.0**-digits / 2:
+        return shown
+    from scipy.stats import t  # type: ignore[import-untyped]
+
+    wide = float(t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found)))
+    return f"{shown} ± {wide:.{digits}f}"
+
+
+def _short(epsilon: float | None) -> str:
+    return "none" if epsilon is None else f"{upwards(epsilon, 4):g}"
 
 
 def _allowed(attack: dict[str, Any]) -> str:

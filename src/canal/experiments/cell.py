@@ -8,18 +8,43 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from canal.files import replace_file
+
+Report = Callable[[str, int, int], None]
+
+
+def say_nothing(what: str, done: int, total: int) -> None:
+    """A `Report` that nobody reads."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where an experiment reads and writes.
+
+    Args:
+        data: folder of the data sets.
+        runs: where trainings and releases are kept; large.
+        results: where the cells go; small.
+    """
+
+    data: Path
+    runs: Path
+    results: Path
 
 
 @dataclass(frozen=True)
 class Cell(ABC):
     """What determines one result; its fields are plain values, or dataclasses of those."""
+
+    # Raised when the code comes to mean something else by the same fields.
+    version: ClassVar[int] = 1
 
     @property
     @abstractmethod
@@ -27,9 +52,18 @@ class Cell(ABC):
         """For people, in front of the digest; need not be unique."""
 
     @property
+    def after(self) -> tuple[Cell, ...]:
+        """Cells that must be there before this one can be made."""
+        return ()
+
+    @abstractmethod
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Plain values, that follow from the fields."""
+
+    @property
     def digest(self) -> str:
-        """Of all fields."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        """Of all fields, and of what they mean."""
+        text = json.dumps([type(self).__name__, self.version, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -37,17 +71,22 @@ class Cell(ABC):
         """Names files and folders."""
         return f"{self.name}-{self.digest}"
 
-    def result(self, folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def path(self, places: Places) -> Path:
+        """Of the result."""
+        return places.results / f"{self.slug}.json"
+
+    def result(self, places: Places, report: Report = say_nothing) -> dict[str, Any]:
         """Read what was made before, or make it and keep it, whole or not at all.
 
-        Args:
-            folder: of the results.
-            make: gives plain values.
+        `seconds` is the time of the run that finished it; what an earlier one had done is not in
+        it.
         """
-        path = folder / f"{self.slug}.json"
+        path = self.path(places)
         if not path.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            made = {"cell": asdict(self), **make()}
+            started = time.monotonic()
+            made = {"cell": asdict(self), **self.make(places, report)}
+            made["seconds"] = round(time.monotonic() - started, 1)
+            path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, (json.dumps(made, indent=1) + "\n").encode())
         found: dict[str, Any] = json.loads(path.read_text())
         return found

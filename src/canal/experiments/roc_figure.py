@@ -26,14 +26,14 @@ STYLE = (
 )
 
 
-def figure(cell: dict[str, Any], attack: str) -> str:
+def figure(cells: list[dict[str, Any]], attack: str) -> str:
     """ROC of one attack on logarithmic axes, with the curve that the guarantee allows.
 
     Args:
-        cell: one seed, as `canal.experiments.attacks` makes it.
+        cells: of one seed, as `canal.experiments.attacks` makes them.
         attack: `images` or `patients`.
     """
-    arms = cell["arms"]
+    arms = {cell["cell"]["arm"]["name"]: cell for cell in cells}
     mu = arms[CANAL][attack]["allowed"]["mu"]
     drawn = {name: _curve(arms[name][attack]["roc"]) for name in ("no noise", CANAL)}
     drawn[ALLOWED] = [(x, allowed_tpr(x, mu)) for x in np.geomspace(LOWEST, 1, 60).tolist()]

@@ -1,36 +1,26 @@
 """Teachers on real data: test Dice of three sites and of all together, and whether channels align.
 
-One cell a data set and seed, a JSON file named by the digest of everything that determines it. A
-stopped run goes on where it was: trainings resume from their state, finished networks and cells are
-not made again.
+One cell a data set and seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from canal.data import cache
-from canal.data.duplicates import near_duplicates
-from canal.data.readers import read
-from canal.data.split import Split, make_split
-from canal.experiments.cell import Cell
+from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.stage import Scene, Stage
 from canal.models import checkpoint
 from canal.models.alignment import alignment
 from canal.models.tap import Tap
-from canal.models.unet import Norm, UNetArchitecture
+from canal.models.unet import UNetArchitecture
 from canal.teachers import evaluate
 from canal.teachers.batches import to_float
 from canal.teachers.run import initialise, train
-from canal.teachers.training import Progress, TrainingSettings
 
-DATA_SETS = {
-    "Kvasir-SEG": "Kvasir-SEG",
-    "BUSI": "Dataset_BUSI_with_GT",
-    "ISIC 2018": "ISIC2018",
-}
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
 
 
 @dataclass(frozen=True)
@@ -38,144 +28,83 @@ class TeachersCell(Cell):
     """What determines one cell.
 
     Args:
-        data_set: its name in `DATA_SETS`.
-        seed: of split, initialisation and training.
-        size: pixels a side.
-        sites: K.
-        recipient: images that no teacher sees: the initialisation is trained on them, and the
-            alignment of channels measured.
-        normal: keep BUSI's scans without a lesion.
+        scene: data and teachers.
         random: also train two sites from random weights, shared and not, to compare alignment.
-        training: of every network.
-        norm: of every network.
     """
 
-    data_set: str
-    seed: int = 0
-    size: int = 64
-    sites: int = 3
-    recipient: int = 60
-    normal: bool = False
+    scene: Scene
     random: bool = False
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    norm: Norm = "instance"
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.data_set.lower().replace(' ', '-')}-{self.seed}"
+        return f"{self.scene.data_set.lower().replace(' ', '-')}-{self.scene.seed}"
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Train all networks and measure them on the test part."""
+        stage = Stage(self.scene, places, report)
+        cohorts = stage.split.cohorts
+        first, second = list(cohorts)[:2]
+        networks = {name: stage.teacher(name) for name in cohorts}
+        everyone = stage.part("pooled").rows(tuple(i for ids in cohorts.values() for i in ids))
+        networks["pooled"] = stage.folder / "pooled"
+        train(
+            *(networks["pooled"], stage.init, everyone, stage.training),
+            name="pooled",
+            report=stage.told("pooled"),
+        )
+        pairs = {"shared, trained on the recipient's images": (networks[first], networks[second])}
+        if self.random:
+            one, two, other = (
+                _from_random(stage, name, init)
+                for name, init in ((first, "random"), (second, "random"), (second, "other"))
+            )
+            pairs |= {"shared, random weights": (one, two)}
+            pairs |= {"separate, random weights": (one, other)}
+        test, asked = stage.part("test"), stage.part("recipient")
+        sizes = {name: len(ids) for name, ids in cohorts.items()} | {"pooled": len(everyone.ids)}
+        return {
+            "split": stage.split.digest,
+            "recipient": _score(stage.init, test, len(asked.ids)),
+            "networks": {name: _score(at, test, sizes[name]) for name, at in networks.items()},
+            "alignment": {
+                name: asdict(alignment(_features(one, asked), _features(two, asked)))
+                for name, (one, two) in pairs.items()
+            },
+        }
 
 
-Report = Callable[[Progress], None]
-
-
-def run_cell(
-    cell: TeachersCell,
-    root: Path,
-    runs: Path,
-    results: Path,
-    *,
-    report: Report = lambda progress: None,
-) -> dict[str, Any]:
-    """Make one cell, or read it if it is there.
-
-    Args:
-        cell: what to make.
-        root: folder of the data sets.
-        runs: where trainings are kept.
-        results: where the JSON goes.
-        report: of progress, network by network.
-    """
-    return cell.result(results, lambda: _make(cell, root, runs, report))
-
-
-def _make(cell: TeachersCell, root: Path, runs: Path, report: Report) -> dict[str, Any]:
-    data = read(root / DATA_SETS[cell.data_set], normal=cell.normal)
-    arrays = cache.load(data.cases, size=(cell.size, cell.size))
-    split = make_split(
-        data.cases,
-        cohorts=cell.sites,
-        recipient=cell.recipient,
-        duplicates=near_duplicates(data.cases),
-        seed=cell.seed,
+def _from_random(stage: Stage, name: str, kind: str) -> Path:
+    """Folder of a teacher that starts from random weights, `random` or `other`."""
+    cohort = stage.part(name)
+    init, place = stage.folder / f"init-{kind}", stage.folder / f"{name}-{kind}"
+    initialise(
+        init,
+        UNetArchitecture(
+            in_channels=cohort.images.shape[1],
+            base_channels=stage.scene.base_channels,
+            norm=stage.scene.norm,
+        ),
+        seed=stage.scene.seed + (1000 if kind == "other" else 0),
+        size=cohort.images.shape[2:],
     )
-    bench = _Bench(cell, arrays, split, runs / cell.slug, report)
-    first, second = list(split.cohorts)[:2]
-    networks = {name: bench.network(name, "trained", ids) for name, ids in split.cohorts.items()}
-    everyone = tuple(i for ids in split.cohorts.values() for i in ids)
-    networks["pooled"] = bench.network("pooled", "trained", everyone)
-    pairs = {"shared, trained on the recipient's images": (networks[first], networks[second])}
-    if cell.random:
-        one, two, other = (
-            bench.network(f"{name}-{init}", init, split.cohorts[name])
-            for name, init in ((first, "random"), (second, "random"), (second, "other-random"))
-        )
-        pairs |= {"shared, random weights": (one, two), "separate, random weights": (one, other)}
-    return {
-        "split": split.digest,
-        "recipient": bench.score(bench.initialisation("trained"), cell.recipient),
-        "networks": {
-            name: bench.score(folder, len(everyone if name == "pooled" else split.cohorts[name]))
-            for name, folder in networks.items()
-        },
-        "alignment": {
-            name: asdict(alignment(bench.features(one), bench.features(two)))
-            for name, (one, two) in pairs.items()
-        },
-    }
+    train(place, init, cohort, stage.training, name=name, report=stage.told(place.name))
+    return place
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """The networks of one cell: made when first asked for, kept in the run folder."""
-
-    cell: TeachersCell
-    arrays: cache.Arrays
-    split: Split
-    folder: Path
-    report: Report
-
-    def initialisation(self, kind: str) -> Path:
-        """Folder of an initialisation: `trained`, `random`, or `other-random`."""
-        place = self.folder / f"init-{kind}"
-        initialise(
-            place,
-            UNetArchitecture(in_channels=self.arrays.images.shape[1], norm=self.cell.norm),
-            seed=self.cell.seed + (1000 if kind == "other-random" else 0),
-            size=(self.cell.size, self.cell.size),
-            arrays=self.arrays.rows(self.split.recipient) if kind == "trained" else None,
-            settings=self.cell.training,
-            report=self.report,
-        )
-        return place
-
-    def network(self, name: str, init: str, ids: tuple[str, ...]) -> Path:
-        """Folder of a network trained from an initialisation on these cases."""
-        place, start = self.folder / name, self.initialisation(init)
-        cohort = self.arrays.rows(ids)
-        train(place, start, cohort, self.cell.training, name=name, report=self.report)
-        return place
-
-    def score(self, folder: Path, trained_on: int) -> dict[str, Any]:
-        """Scores on the test part."""
-        test = self.arrays.rows(self.split.test)
-        network, _ = checkpoint.load(folder)
-        found = evaluate.scores(evaluate.predict(network, test), test)
-        return {"trained_on": trained_on, **evaluate.summary(found)}
-
-    def features(self, folder: Path) -> Any:
-        """Bottlenecks of the recipient's images."""
-        network, description = checkpoint.load(folder)
-        return Tap(network, description.tap).features(
-            _images(self.arrays.rows(self.split.recipient))
-        )
+def _score(folder: Path, test: Arrays, trained_on: int) -> dict[str, Any]:
+    network, _ = checkpoint.load(folder)
+    found = evaluate.scores(evaluate.predict(network, test), test)
+    return {"trained_on": trained_on, **evaluate.summary(found)}
 
 
-def _images(arrays: cache.Arrays) -> Any:
+def _features(folder: Path, arrays: Arrays) -> Any:
     import numpy as np
     import torch
 
-    return to_float(torch.from_numpy(np.array(arrays.images)))
+    network, description = checkpoint.load(folder)
+    images = to_float(torch.from_numpy(np.array(arrays.images)))
+    return Tap(network, description.tap).features(images)
 
 
 def markdown(cells: list[dict[str, Any]]) -> str:
@@ -188,7 +117,7 @@ def markdown(cells: list[dict[str, Any]]) -> str:
             low, high = (f"{100 * end:.1f}" for end in found["dice_interval"])
             distance = "-" if found["hd95"] is None else f"{found['hd95']:.1f} px"
             lines.append(
-                f"| {cell['cell']['data_set']} | {name} | {found['trained_on']} "
+                f"| {cell['cell']['scene']['data_set']} | {name} | {found['trained_on']} "
                 f"| {found['images']} | {100 * found['dice']:.1f} | {low} to {high} "
                 f"| {100 * found['iou']:.1f} | {distance} |"
             )
@@ -196,7 +125,7 @@ def markdown(cells: list[dict[str, Any]]) -> str:
     lines += ["|---|---|---|---|"]
     for cell in cells:
         lines += [
-            f"| {cell['cell']['data_set']} | {name} | {found['cosine']:.2f} "
+            f"| {cell['cell']['scene']['data_set']} | {name} | {found['cosine']:.2f} "
             f"| {found['correlation']:.2f} |"
             for name, found in cell["alignment"].items()
         ]

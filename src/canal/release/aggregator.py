@@ -54,11 +54,14 @@ class Options:
             (the divisor stays K). The mechanism is the same either way.
         on_broken: told cohort and query where it contributed zero; for the aggregator's eyes.
         progress: called with the number of images that passed through a network.
+        paired: in a research run, the same standard-normal draws for every plan with this seed, so
+            that the arms of an experiment differ in their sigmas alone.
     """
 
     broken: Broken = "refuse"
     on_broken: Callable[[str, str], None] = lambda cohort, query: None
     progress: Callable[[int], None] = lambda count: None
+    paired: bool = False
 
     def check(self, cohort: str, query: str) -> None:
         """A network gave NaN or infinity."""
@@ -116,12 +119,14 @@ def create(
         raise ReleaseError(
             "a private release is charged to a ledger; give one, or a seed for a research run"
         )
+    if options.paired and seed is None:
+        raise ReleaseError("noise that protects somebody is never drawn twice; give a seed")
     claim = {
         "plan": plan.to_json(),
         "teachers": ensemble.claims,
         "initialisation": ensemble.initialisation,
         "queries": dict(zip(queries.ids, queries.contents, strict=True)),
-        "noise": "secret" if seed is None else f"seed {seed}",
+        "noise": "secret" if seed is None else f"seed {seed}{', paired' if options.paired else ''}",
     }
     workspace = Workspace(Path(out))
     with _telling(workspace), workspace.open(claim):
@@ -227,7 +232,7 @@ class _Run:
     def _shards(self, mechanism: Mechanism, statistics: Statistics) -> Iterator[Shard]:
         """Every shard, those that an earlier run finished as they are."""
         warning = stamp(mechanism.calibrated, private=self.private)
-        published = hashlib.sha256(json.dumps(statistics.to_json()).encode()).digest()
+        context = self._context(statistics)
         for number, start in enumerate(range(0, len(self.queries.ids), ROWS)):
             stop = min(start + ROWS, len(self.queries.ids))
             path = self.workspace.staging / shard_name(number)
@@ -240,13 +245,19 @@ class _Run:
                     self.ensemble,
                     self.queries,
                     self.secret,
-                    (self.claim, published),
+                    context,
                     start=start,
                     stop=stop,
                     broken=lambda cohort, row: self.options.check(cohort, self.queries.ids[row]),
                     progress=self.options.progress,
                 )
                 yield write_shard(path, np.stack(list(rows)), warning)
+
+    def _context(self, statistics: Statistics) -> tuple[bytes, ...]:
+        """What the noise depends on beside the query: everything, unless arms are paired."""
+        if self.options.paired and not self.secret.private:
+            return ()
+        return self.claim, hashlib.sha256(json.dumps(statistics.to_json()).encode()).digest()
 
     def _manifest(
         self,

@@ -1,0 +1,139 @@
+"""What the arms of an experiment share: split, initialisation and teachers of one seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canal.data.duplicates import near_duplicates
+from canal.data.load import load
+from canal.data.readers import read
+from canal.data.split import Split, make_split
+from canal.experiments.cell import Places, Report
+from canal.models.unet import Norm, UNetArchitecture
+from canal.release.ensemble import Ensemble, load_ensemble
+from canal.teachers.run import initialise, train
+from canal.teachers.settings import TrainingSettings
+from canal.teachers.training import Progress
+
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
+
+DATA_SETS = {
+    "Kvasir-SEG": "Kvasir-SEG",
+    "BUSI": "Dataset_BUSI_with_GT",
+    "ISIC 2018": "ISIC2018",
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What determines data and teachers.
+
+    Args:
+        data_set: its name in `DATA_SETS`.
+        seed: of split, initialisation and training.
+        size: pixels a side.
+        sites: K.
+        recipient: its labelled images, which are its queries; the initialisation is trained on
+            them, and no teacher sees them.
+        base_channels: of every network.
+        norm: of every network.
+        training: of every network; its seed is the scene's.
+    """
+
+    data_set: str
+    seed: int = 0
+    size: int = 64
+    sites: int = 3
+    recipient: int = 60
+    base_channels: int = 16
+    norm: Norm = "instance"
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    @property
+    def slug(self) -> str:
+        """Names the folder."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return f"{self.data_set.lower().replace(' ', '-')}-{self.seed}-{digest[:16]}"
+
+
+class Stage:
+    """A scene on disk: made when first asked for, kept in the folder of runs.
+
+    Args:
+        scene: what it is made of.
+        places: where.
+        report: of progress.
+    """
+
+    def __init__(self, scene: Scene, places: Places, report: Report) -> None:
+        self.scene, self.report = scene, report
+        self.folder = places.runs / scene.slug
+        self.source = places.data / DATA_SETS[scene.data_set]
+
+    @cached_property
+    def split(self) -> Split:
+        """Who tests, who asks, who teaches; scans that show no lesion are left out."""
+        path = self.folder / "split.json"
+        if not path.is_file():
+            cases = read(self.source, normal=False).cases
+            made = make_split(
+                cases,
+                cohorts=self.scene.sites,
+                recipient=self.scene.recipient,
+                duplicates=near_duplicates(cases),
+                seed=self.scene.seed,
+            )
+            made.write(path)
+        return Split.read(path)
+
+    def part(self, name: str) -> Arrays:
+        """Images of a part of the split."""
+        assert self.split  # noqa: S101  # it is made by now
+        path = self.folder / "split.json"
+        return load(self.source, size=self.scene.size, split=path, part=name, normal=False)
+
+    @cached_property
+    def init(self) -> Path:
+        """Folder of the initialisation, trained on the recipient's images."""
+        place, asked = self.folder / "init", self.part("recipient")
+        initialise(
+            place,
+            UNetArchitecture(
+                in_channels=asked.images.shape[1],
+                base_channels=self.scene.base_channels,
+                norm=self.scene.norm,
+            ),
+            seed=self.scene.seed,
+            size=asked.images.shape[2:],
+            arrays=asked,
+            settings=self.training,
+            report=self.told("initialisation"),
+        )
+        return place
+
+    @property
+    def training(self) -> TrainingSettings:
+        """Of every network."""
+        return replace(self.scene.training, seed=self.scene.seed)
+
+    def teacher(self, name: str) -> Path:
+        """Folder of a teacher, trained on one cohort."""
+        place = self.folder / name
+        train(place, self.init, self.part(name), self.training, name=name, report=self.told(name))
+        return place
+
+    @cached_property
+    def ensemble(self) -> Ensemble:
+        """All teachers."""
+        return load_ensemble([self.teacher(name) for name in self.split.cohorts], self.init)
+
+    def told(self, what: str) -> Callable[[Progress], None]:
+        """Progress of a training, for the report."""
+        return lambda progress: self.report(what, progress.step, progress.steps)
