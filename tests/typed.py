@@ -8,7 +8,7 @@ from pathlib import Path
 CANAL = Path(sys.executable).parent / "canal"
 
 
-def call(home, *arguments, code=0):
+def call(home, *arguments, code=0, timeout=300):
     """What it says on standard output, or, where it is to fail, what it complains."""
     done = subprocess.run(
         [CANAL, *map(str, arguments)],
@@ -16,7 +16,7 @@ def call(home, *arguments, code=0):
         env=os.environ | {"CANAL_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
     )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from canal.data.case import Case
-from canal.data.duplicates import connected, near_duplicates, similar_pairs, thumbnail
+from canal.data.duplicates import connected, near_duplicates, similar_pairs, thumbnail, thumbnails
 from canal.data.readers import read
 
 
@@ -118,3 +118,23 @@ def test_real_near_duplicates_are_found(real, name, listed):
     }
     assert len(known & found) >= 0.95 * len(known) > 0
     assert len(found) < 2 * len(known) + 10  # nor is everything alike
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (96, 80), (20, 33), (24, 24, 24)])
+def test_thumbnails_of_decoded_images_find_the_same_twins(shape):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 200, (6, 3, *shape), np.uint8)
+    images[4] = images[1] + 20
+    images[5] = 255 - images[1]
+    found = thumbnails(images)
+    assert found.shape[1] == np.prod([min(32 if len(shape) == 2 else 16, side) for side in shape])
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+    assert similar_pairs(found, 0.975) == [(1, 4)]
+
+
+def test_a_thumbnail_is_a_mean_over_blocks():
+    image = np.arange(64 * 64, dtype=np.float64).reshape(1, 1, 64, 64) % 251
+    blocks = image.reshape(32, 2, 32, 2).mean(axis=(1, 3)).ravel()
+    blocks -= blocks.mean()
+    found = thumbnails(image.astype(np.uint8))[0]
+    np.testing.assert_allclose(found, blocks / np.linalg.norm(blocks), atol=1e-6)

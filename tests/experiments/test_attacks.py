@@ -10,14 +10,13 @@ from canal.experiments.attacks import ARMS, AttackCell, NetworksCell, markdown
 from canal.experiments.cell import Places
 from canal.experiments.grid import run_grid
 from canal.experiments.roc_figure import figure
-from canal.experiments.stage import DATA_SETS, Scene
+from canal.experiments.stage import Scene
 from canal.teachers.settings import TrainingSettings
 
 
 @pytest.fixture
 def cells(tmp_path, monkeypatch):
     write(tmp_path / "data" / "synthetic", 60, size=(32, 32))
-    monkeypatch.setitem(DATA_SETS, "synthetic", "synthetic")
     monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
     training = TrainingSettings(steps=2, batch_size=4, save_every=2)
     scene = Scene("synthetic", size=32, recipient=8, base_channels=8, training=training)

@@ -7,7 +7,7 @@ import pytest
 
 from canal.data.synthetic import write
 from canal.experiments.cell import Places
-from canal.experiments.stage import DATA_SETS, Scene
+from canal.experiments.stage import PAPERS, Scene
 from canal.experiments.teachers import TeachersCell, markdown
 from canal.teachers.settings import TrainingSettings
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_what_the_cells_say():
-    order = list(DATA_SETS)
+    order = list(PAPERS)
     cells = [json.loads(path.read_text()) for path in (ROOT / "results/teachers").glob("*.json")]
     cells.sort(key=lambda cell: order.index(cell["cell"]["scene"]["data_set"]))
     assert len(cells) == len(order)
@@ -25,7 +25,6 @@ def test_the_page_is_what_the_cells_say():
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     write(tmp_path / "data" / "synthetic", 40, size=(32, 32))
-    monkeypatch.setitem(DATA_SETS, "synthetic", "synthetic")
     monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
     training = TrainingSettings(steps=4, batch_size=4, save_every=2)
     scene = Scene("synthetic", size=32, recipient=4, base_channels=8, training=training)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -38,15 +38,16 @@ def teachers(
 ) -> None:
     """Train teachers on Kvasir-SEG, BUSI and ISIC 2018 and measure them (docs/teachers.md)."""
     from canal.experiments.cell import Places
-    from canal.experiments.stage import DATA_SETS, Scene
+    from canal.experiments.stage import PAPERS, Scene
     from canal.experiments.teachers import TeachersCell, markdown
 
     places = Places(data, runs, out)
     cells = [
         TeachersCell(_scene(Scene(name, size=size), settings), random=name == "BUSI")
-        for name in DATA_SETS
+        for name in PAPERS
     ]
-    typer.echo(markdown(_made(cells, places, jobs)))
+    _make(cells, places, jobs)
+    typer.echo(markdown([cell.result(places) for cell in cells]))
 
 
 @experiment_app.command()
@@ -80,10 +81,60 @@ def attacks(
         for seed in range(seeds)
     ]
     cells = [AttackCell(each, arm, decoder_steps) for each in networks for arm in ARMS]
-    made = _made(cells, places, jobs)
+    _make(cells, places, jobs)
+    made = [cell.result(places) for cell in cells]
     for attack in ("images", "patients"):
         (out / f"{attack}.svg").write_text(figure(made[: len(ARMS)], attack))
     typer.echo(markdown(made))
+
+
+def _paper(name: str, about: str) -> None:
+    """A command for one table or figure of docs/results.md."""
+
+    @experiment_app.command(name, help=about)
+    def run(
+        *,
+        data: Annotated[
+            Path | None, typer.Option(help="Folder that holds the public data sets.")
+        ] = None,
+        out: _Out = Path("results"),
+        runs: _Runs = Path("runs"),
+        preset: Annotated[
+            Literal["cpu", "paper"],
+            typer.Option(help="cpu: 64 px, for two cores; paper: 256 px, for a GPU."),
+        ] = "cpu",
+        smoke: Annotated[
+            bool, typer.Option("--smoke", help="Seconds, on invented images: does all of it run?")
+        ] = False,
+        jobs: _Jobs = 1,
+    ) -> None:
+        from canal.errors import InvalidValueError
+        from canal.experiments.cell import Places
+        from canal.experiments.paper import EXPERIMENTS, write_synthetic
+        from canal.experiments.preset import PRESETS
+
+        if smoke:
+            data = write_synthetic(runs / "data")
+        elif data is None:
+            raise InvalidValueError("give --data, the folder of the data sets, or --smoke")
+        size = PRESETS["smoke" if smoke else preset]
+        chosen = list(EXPERIMENTS) if name == "all" else [name]
+        places = Places(data, runs, out)
+        _make([cell for each in chosen for cell in EXPERIMENTS[each].cells(size)], places, jobs)
+        for each in chosen:
+            typer.echo(EXPERIMENTS[each].page(size, places))
+
+
+for _name, _about in (
+    ("table1", "CANAL against uniform noise, with every control."),
+    ("ensemble-size", "Dice against the number of teachers."),
+    ("qualitative", "Outlines of students at epsilon 2."),
+    ("composition", "Released once, against fresh noise at every step."),
+    ("federation", "Three real hospitals with polyps, each in turn the recipient."),
+    ("levers", "What each change to the paper's mechanism does, in Dice and in dB."),
+    ("all", "All of docs/results.md."),
+):
+    _paper(_name, _about)
 
 
 def _scene(scene: Any, settings: Settings) -> Any:
@@ -99,8 +150,8 @@ def _scene(scene: Any, settings: Settings) -> Any:
     )
 
 
-def _made(cells: Sequence[Cell], places: Places, jobs: int) -> list[dict[str, Any]]:
-    """The results of all cells; those that fail are named, and then there is no table."""
+def _make(cells: Sequence[Cell], places: Places, jobs: int) -> None:
+    """Make all cells; those that fail are named, and then there is no table."""
     from canal.cli.progress import watching
     from canal.errors import InvalidValueError
     from canal.experiments.grid import missing, run_grid
@@ -112,4 +163,3 @@ def _made(cells: Sequence[Cell], places: Places, jobs: int) -> list[dict[str, An
             f"{len(failed)} cells could not be made (see above); the same command tries those "
             "again, and no others"
         )
-    return [cell.result(places) for cell in cells]

@@ -26,6 +26,7 @@ from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
 from canal.models.loss import task_loss
 from canal.models.unet import UNetArchitecture
+from canal.release.per_iteration import PerIterationRelease
 from canal.release.store import Release
 from canal.teachers.batches import Batch, orient
 from canal.teachers.folder import Report, RunFolder, provenance
@@ -48,7 +49,7 @@ def train(
     training: TrainingSettings | None = None,
     distill: DistillSettings | None = None,
     *,
-    release: Release | None = None,
+    release: Release | PerIterationRelease | None = None,
     mode: Mode = "release",
     report: Report = lambda progress: None,
 ) -> Checkpoint:
@@ -60,7 +61,8 @@ def train(
         arrays: the recipient's images; a query without a label has the feature loss alone.
         training: how long and how fast.
         distill: how the release is listened to.
-        release: what was published; not needed alone.
+        release: what was published, or the baseline that answers with fresh noise; not needed
+            alone.
         mode: see above.
         report: of progress.
     """
@@ -82,14 +84,14 @@ def train(
             )
         if not any(name in release for name in arrays.ids):
             raise InvalidValueError(
-                f"none of the {len(arrays.ids)} images is in {release.path}; give the images that "
-                "the release was asked about"
+                f"none of the {len(arrays.ids)} images is in the release; give the images that it "
+                "was asked about"
             )
         seed = training.seed if mode == "noise-only" else None
         targets = Targets(release, distill, seed)
     if targets is None and not arrays.labelled.any():
         raise InvalidValueError("no image has a label, and there is no release to learn from")
-    source = release.manifest.digest if targets and release else None
+    source = release.digest if targets and release else None
     run = RunFolder(folder)
     run.claim(
         {

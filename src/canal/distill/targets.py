@@ -72,7 +72,7 @@ class Targets:
         # So that a target alone costs about one or less, whatever the noise and the knobs.
         if settings.wiener:
             power = power * (self.signal / power).square()
-        self._weight = (weight / (weight * power).mean()).float()
+        self.weight = (weight / (weight * power).mean()).float()
         self._low = [_low_pass(side, low) if low else None for side in grid]
 
     @property
@@ -94,7 +94,7 @@ class Targets:
     def distance(self, ours: Tensor, targets: Tensor) -> Tensor:
         """The weighted squared distance of each image, `[B]`; a mean over channels and places."""
         error = (ours - targets).square().flatten(2).mean(2)
-        return (error * self._weight).mean(1)
+        return (error * self.weight).mean(1)
 
     def _pure_noise(self, names: Sequence[str]) -> Tensor:
         import torch

@@ -26,7 +26,7 @@ from canal.attacks.roc import allowed_auc
 from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import Floats, noiseless_rows, spreads
 from canal.experiments.cell import Cell, Places, Report
-from canal.experiments.stage import Scene, Stage
+from canal.experiments.stage import Scene
 from canal.models.alignment import variation
 from canal.release.aggregator import Options, create
 from canal.release.digits import upwards
@@ -108,7 +108,7 @@ class Networks:
 
     def __init__(self, cell: NetworksCell, places: Places, report: Report) -> None:
         self.cell, self.report = cell, report
-        self.stage = Stage(cell.scene, places, report)
+        self.stage = cell.scene.on(places, report)
         self.asked, self.others = self.stage.part("recipient"), self.stage.part("test")
         self.cohort = self.stage.part(SITE)
         self.pool = Pool.of_both(self.cohort, self.others)

@@ -24,10 +24,15 @@ from canal.teachers.training import Progress
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
 
+# The paper's, by the folders that they are downloaded to; then other hospitals, and our own.
+PAPERS = ("Kvasir-SEG", "BUSI", "ISIC 2018")
 DATA_SETS = {
     "Kvasir-SEG": "Kvasir-SEG",
     "BUSI": "Dataset_BUSI_with_GT",
     "ISIC 2018": "ISIC2018",
+    "CVC-ClinicDB": "CVC-ClinicDB",
+    "ETIS-Larib": "ETIS-LaribPolypDB",
+    "synthetic": "synthetic",
 }
 
 
@@ -45,6 +50,7 @@ class Scene:
         base_channels: of every network.
         norm: of every network.
         training: of every network; its seed is the scene's.
+        test: share of the cases that is only measured on.
     """
 
     data_set: str
@@ -55,12 +61,37 @@ class Scene:
     base_channels: int = 16
     norm: Norm = "instance"
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    test: float = 0.2
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.data_set.lower().replace(' ', '-')}-{self.seed}"
 
     @property
     def slug(self) -> str:
         """Names the folder."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-        return f"{self.data_set.lower().replace(' ', '-')}-{self.seed}-{digest[:16]}"
+        return f"{self.name}-{digest[:16]}"
+
+    def on(self, places: Places, report: Report) -> Stage:
+        """The scene on disk."""
+        return Stage(self, places, report)
+
+
+@dataclass(frozen=True)
+class Federation(Scene):
+    """Real hospitals: the recipient is one of them, and each of the others is a site.
+
+    Args:
+        others: data sets, each of which is one site's whole cohort.
+    """
+
+    others: tuple[str, ...] = ()
+
+    def on(self, places: Places, report: Report) -> Stage:
+        """The scene on disk."""
+        return FederationStage(self, places, report)
 
 
 class Stage:
@@ -73,9 +104,10 @@ class Stage:
     """
 
     def __init__(self, scene: Scene, places: Places, report: Report) -> None:
-        self.scene, self.report = scene, report
+        self.scene, self.places, self.report = scene, places, report
         self.folder = places.runs / scene.slug
         self.source = places.data / DATA_SETS[scene.data_set]
+        self._parts: dict[str, Arrays] = {}
 
     @cached_property
     def split(self) -> Split:
@@ -86,6 +118,7 @@ class Stage:
             made = make_split(
                 cases,
                 cohorts=self.scene.sites,
+                test=self.scene.test,
                 recipient=self.scene.recipient,
                 duplicates=near_duplicates(cases),
                 seed=self.scene.seed,
@@ -93,8 +126,18 @@ class Stage:
             made.write(path)
         return Split.read(path)
 
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the cohorts, each of which has a teacher."""
+        return tuple(self.split.cohorts)
+
     def part(self, name: str) -> Arrays:
-        """Images of a part of the split."""
+        """Images of a part of the split: `test`, `recipient`, `pooled`, or a site's."""
+        if name not in self._parts:
+            self._parts[name] = self._load(name)
+        return self._parts[name]
+
+    def _load(self, name: str) -> Arrays:
         assert self.split  # noqa: S101  # it is made by now
         path = self.folder / "split.json"
         return load(self.source, size=self.scene.size, split=path, part=name, normal=False)
@@ -132,8 +175,39 @@ class Stage:
     @cached_property
     def ensemble(self) -> Ensemble:
         """All teachers."""
-        return load_ensemble([self.teacher(name) for name in self.split.cohorts], self.init)
+        return load_ensemble([self.teacher(name) for name in self.sites], self.init)
 
     def told(self, what: str) -> Callable[[Progress], None]:
         """Progress of a training, for the report."""
         return lambda progress: self.report(what, progress.step, progress.steps)
+
+
+class FederationStage(Stage):
+    """A federation on disk: what the recipient does not ask or test with, it has not labelled."""
+
+    scene: Federation
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The other hospitals."""
+        return self.scene.others
+
+    def _load(self, name: str) -> Arrays:
+        if name in self.sites:
+            return load(self.places.data / DATA_SETS[name], size=self.scene.size, normal=False)
+        if name != "pooled":
+            return super()._load(name)
+        everyone = self.part("recipient")
+        for site in self.sites:
+            everyone = everyone.beside(_named(site, self.part(site)))
+        return everyone
+
+
+def _named(site: str, arrays: Arrays) -> Arrays:
+    """The same, where two hospitals may both have an image 1."""
+    return replace(
+        arrays,
+        ids=tuple(f"{site} {name}" for name in arrays.ids),
+        groups={f"{site} {name}": f"{site} {who}" for name, who in arrays.groups.items()},
+        unlabelled=frozenset(f"{site} {name}" for name in arrays.unlabelled),
+    )

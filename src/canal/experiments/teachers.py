@@ -38,11 +38,11 @@ class TeachersCell(Cell):
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.scene.data_set.lower().replace(' ', '-')}-{self.scene.seed}"
+        return self.scene.name
 
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train all networks and measure them on the test part."""
-        stage = Stage(self.scene, places, report)
+        stage = self.scene.on(places, report)
         cohorts = stage.split.cohorts
         first, second = list(cohorts)[:2]
         networks = {name: stage.teacher(name) for name in cohorts}

@@ -68,6 +68,11 @@ class PerIterationRelease:
         return self.mechanism.calibrated.plan
 
     @property
+    def digest(self) -> str:
+        """Of mechanism and teachers."""
+        return self._context.hex()
+
+    @property
     def channels(self) -> NDArray[np.int64]:
         """Which of the C channels are answered."""
         return self.mechanism.channels

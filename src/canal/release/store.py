@@ -72,6 +72,11 @@ class Release:
         return tuple(self._where)
 
     @property
+    def digest(self) -> str:
+        """Of the manifest, and by it of everything."""
+        return self.manifest.digest
+
+    @property
     def private(self) -> bool:
         """Whether the guarantee of the statement holds; a research run has none."""
         return self.manifest.private

@@ -1,0 +1,59 @@
+"""The paper's figure of ensemble sizes: one data set in K cohorts, uniform noise at epsilon 8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from canal.experiments.cell import Cell, Places
+from canal.experiments.estimate import Sample
+from canal.experiments.markdown import row, shown, table
+from canal.experiments.preset import Preset
+from canal.experiments.stage import Scene
+from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
+from canal.experiments.whiskers import figure
+
+FIGURE = "ensemble-size.svg"
+ARMS = {
+    "the ensemble itself": None,
+    "student, no noise": StudentCell(Scene(""), "noiseless", Asked(allocation="none")),
+    "student, uniform eps 8": StudentCell(Scene(""), "release", Asked(allocation="uniform")),
+    "student alone": StudentCell(Scene(""), "alone"),
+}
+
+
+def scenes(preset: Preset, size: int) -> list[Scene]:
+    """Of one K, all seeds; the data set is the last of the preset, as in the paper."""
+    return [replace(s, sites=size) for s in preset.scenes(preset.data_sets[-1], preset.few)]
+
+
+def cells(preset: Preset) -> Sequence[Cell]:
+    """Everything that the figure is made of."""
+    return [
+        replace(cell, scene=scene)
+        for size in preset.sizes
+        for scene in scenes(preset, size)
+        for cell in ARMS.values()
+        if cell is not None
+    ]
+
+
+def page(preset: Preset, places: Places) -> str:
+    """The figure's numbers, and the figure itself beside the cells."""
+    lines = {
+        arm: {str(size): _dice(preset, places, arm, size).estimate() for size in preset.sizes}
+        for arm in ARMS
+    }
+    title = f"Dice against ensemble size on {preset.data_sets[-1]}"
+    drawn = figure(title, "K, teachers", "Dice", lines)
+    (places.results / FIGURE).write_text(drawn)
+    rows = [row([arm, *(shown(each) for each in line.values())]) for arm, line in lines.items()]
+    return table(["arm", *(f"K = {size}" for size in preset.sizes)], rows)
+
+
+def _dice(preset: Preset, places: Places, arm: str, size: int) -> Sample:
+    chosen, cell = scenes(preset, size), ARMS[arm]
+    networks = [NetworksCell(scene).result(places) for scene in chosen]
+    if cell is None:
+        return dice([each["networks"]["ensemble"] for each in networks], networks)
+    return dice([replace(cell, scene=scene).result(places) for scene in chosen], networks)

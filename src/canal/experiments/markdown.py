@@ -1,0 +1,23 @@
+"""Tables of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from canal.experiments.estimate import Estimate
+
+
+def row(cells: Sequence[str]) -> str:
+    """One line of a table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(heads: Sequence[str], rows: Sequence[str]) -> str:
+    """Heads and lines."""
+    return "\n".join([row(heads), row(["---"] * len(heads)), *rows]) + "\n"
+
+
+def shown(found: Estimate, *, signed: bool = False) -> str:
+    """A mean and its interval, in points of Dice."""
+    sign = "+" if signed else ""
+    return f"{found.mean:{sign}.1f} ({found.low:{sign}.1f} to {found.high:{sign}.1f})"

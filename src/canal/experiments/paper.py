@@ -1,0 +1,51 @@
+"""The paper's tables and figures: what each is made of, and the page that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from canal.experiments import (
+    composition,
+    ensemble_size,
+    federation,
+    levers,
+    qualitative,
+    table1,
+)
+from canal.experiments.cell import Cell, Places
+from canal.experiments.preset import Preset
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure.
+
+    Args:
+        cells: what it is made of.
+        page: its part of docs/results.md, once the cells are there; figures are written beside
+            the cells.
+    """
+
+    cells: Callable[[Preset], Sequence[Cell]]
+    page: Callable[[Preset, Places], str]
+
+
+EXPERIMENTS = {
+    "table1": Experiment(table1.cells, table1.page),
+    "ensemble-size": Experiment(ensemble_size.cells, ensemble_size.page),
+    "qualitative": Experiment(qualitative.cells, qualitative.page),
+    "composition": Experiment(composition.cells, composition.page),
+    "federation": Experiment(federation.cells, federation.page),
+    "levers": Experiment(levers.cells, levers.page),
+}
+
+
+def write_synthetic(folder: Path) -> Path:
+    """Invented images, for a run that only asks whether everything works."""
+    from canal.data.synthetic import write
+
+    if not (folder / "synthetic").is_dir():
+        write(folder / "synthetic", 60, size=(32, 32))
+    return folder

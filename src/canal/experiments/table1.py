@@ -1,0 +1,189 @@
+"""The paper's Table 1, CANAL against uniform noise, with the controls that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from canal.experiments.cell import Cell, Places
+from canal.experiments.estimate import Estimate, Sample, holm
+from canal.experiments.markdown import row, shown, table
+from canal.experiments.preset import Preset
+from canal.experiments.stage import Scene
+from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
+from canal.privacy.units import UNITS, Unit
+
+ALLOCATIONS = {"uniform": "uniform", "canal": "CANAL"}
+CONTROLS = {
+    "alone": "alone",
+    "noise-only": "noise in place of features",
+    "noiseless": "features without noise",
+    "pooled": "all images pooled",
+}
+MEMBERS = {"initialisation": "the initialisation", "teachers": "a teacher", "ensemble": "ensemble"}
+HONEST = "CANAL, a patient's"
+
+
+def students(scene: Scene, epsilons: Sequence[float]) -> dict[str, StudentCell]:
+    """All students of one scene, by arm."""
+    largest = max(epsilons)
+    found = {
+        "alone": StudentCell(scene, "alone"),
+        "noise-only": StudentCell(scene, "noise-only", Asked(epsilon=largest)),
+        "noiseless": StudentCell(scene, "noiseless", Asked(allocation="none")),
+        "pooled": StudentCell(scene, "pooled"),
+    }
+    for epsilon in epsilons:
+        for allocation in ALLOCATIONS:
+            asked = Asked(epsilon=epsilon, allocation=allocation)
+            found[f"{allocation} {epsilon:g}"] = StudentCell(scene, "release", asked)
+    found[f"{HONEST} {largest:g}"] = StudentCell(scene, "release", Asked("honest", epsilon=largest))
+    return found
+
+
+def cells(preset: Preset) -> list[Cell]:
+    """Everything that the table is made of."""
+    found: list[Cell] = []
+    for data_set in preset.data_sets:
+        for scene in preset.scenes(data_set, preset.seeds):
+            found += [NetworksCell(scene), *students(scene, preset.epsilons).values()]
+    return found
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The results of one data set.
+
+    Args:
+        name: of the data set.
+        networks: results of `NetworksCell`, one a seed.
+        arms: results of `StudentCell` by arm, one a seed.
+    """
+
+    name: str
+    networks: Sequence[Mapping[str, Any]]
+    arms: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    def dice(self, arm: str) -> Sample:
+        """Of a student, or of `initialisation`, `teachers` (their mean) or `ensemble`."""
+        if arm in self.arms:
+            return dice(self.arms[arm], self.networks)
+        if arm == "teachers":
+            return dice([_mean_teacher(cell) for cell in self.networks], self.networks)
+        return dice([cell["networks"][arm] for cell in self.networks], self.networks)
+
+    def gain(self, arm: str, over: str = "alone") -> Estimate:
+        """The paired difference of two arms."""
+        return self.dice(arm).minus(self.dice(over)).estimate()
+
+    def closed(self, arm: str) -> str:
+        """The share of the gap between alone and pooled that an arm closes, if there is one."""
+        alone, pooled = (self.dice(name).resampled() for name in ("alone", "pooled"))
+        gap = pooled - alone
+        if np.quantile(gap, 0.025) <= 0:
+            return "no gap"
+        closed = 100 * (self.dice(arm).resampled() - alone) / gap
+        means = [self.dice(name).means.mean() for name in (arm, "alone", "pooled")]
+        low, high = np.quantile(closed, [0.025, 0.975])
+        return (
+            f"{100 * (means[0] - means[1]) / (means[2] - means[1]):.0f} % ({low:.0f} to {high:.0f})"
+        )
+
+
+def _mean_teacher(cell: Mapping[str, Any]) -> dict[str, Any]:
+    sites = [name for name in cell["networks"] if name not in ("initialisation", "ensemble")]
+    return {"images": np.mean([cell["networks"][name]["images"] for name in sites], axis=0)}
+
+
+def read(preset: Preset, places: Places) -> list[DataSet]:
+    """Results that are there already."""
+    found = []
+    for name in preset.data_sets:
+        scenes = preset.scenes(name, preset.seeds)
+        by_arm = [students(scene, preset.epsilons) for scene in scenes]
+        arms = {arm: [each[arm].result(places) for each in by_arm] for arm in by_arm[0]}
+        found.append(DataSet(name, [NetworksCell(s).result(places) for s in scenes], arms))
+    return found
+
+
+def page(preset: Preset, places: Places) -> str:
+    """The tables of `docs/results.md`: every arm; CANAL against uniform; whether anything helps."""
+    data_sets = read(preset, places)
+    return "\n".join((_everything(data_sets), _comparison(data_sets), _reasons(data_sets)))
+
+
+def label(arm: str) -> str:
+    """An arm, for people."""
+    if arm in CONTROLS | MEMBERS:
+        return (CONTROLS | MEMBERS)[arm]
+    allocation, epsilon = arm.rsplit(" ", 1)
+    return f"{ALLOCATIONS.get(allocation, allocation)} eps {epsilon}"
+
+
+def _everything(data_sets: Sequence[DataSet]) -> str:
+    heads = ["arm", f"eps: {', '.join(UNITS)}"]
+    for data in data_sets:
+        heads += [f"{data.name}: Dice", "gap closed"]
+    lines = []
+    arms = [*MEMBERS, *data_sets[0].arms]
+    for arm in arms:
+        cells = [label(arm), _epsilons(data_sets[0], arm)]
+        for data in data_sets:
+            cells += [shown(data.dice(arm).estimate())]
+            cells += ["–" if arm in ("alone", *MEMBERS) else data.closed(arm)]
+        lines.append(row(cells))
+    return table(heads, lines)
+
+
+def _epsilons(data: DataSet, arm: str) -> str:
+    release = data.arms[arm][0]["release"] if arm in data.arms else None
+    if release is None or arm in ("noise-only", "noiseless"):
+        return "none"
+
+    def shown(unit: Unit) -> str:
+        value = release["epsilon"][unit]
+        return "none" if value is None else f"{value:.4g}"
+
+    return ", ".join(shown(unit) for unit in UNITS)
+
+
+def _comparison(data_sets: Sequence[DataSet]) -> str:
+    """CANAL less uniform noise at every epsilon, corrected for how many are looked at."""
+    pairs = [
+        (data, arm, data.gain(arm, arm.replace("canal", "uniform")))
+        for data in data_sets
+        for arm in data.arms
+        if arm.startswith("canal ")
+    ]
+    corrected = holm([gain.p for _, _, gain in pairs])
+    heads = ["data", "eps", "CANAL − uniform", "p", "p, Holm"]
+    lines = [
+        row([data.name, arm.split()[1], shown(gain, signed=True), f"{gain.p:.2f}", f"{p:.2f}"])
+        for (data, arm, gain), p in zip(pairs, corrected, strict=True)
+    ]
+    return table(heads, lines)
+
+
+def _reasons(data_sets: Sequence[DataSet]) -> str:
+    """What each arm gains over a student alone, and how much signal there was to gain it from."""
+    heads = ["arm", *(f"{data.name}: {what}" for data in data_sets for what in ("gain", "signal"))]
+    lines = []
+    for arm in data_sets[0].arms:
+        if arm == "alone":
+            continue
+        cells = [label(arm)]
+        for data in data_sets:
+            cells += [shown(data.gain(arm), signed=True), _signal(data.arms[arm], arm)]
+        lines.append(row(cells))
+    return table(heads, lines)
+
+
+def _signal(results: Sequence[Mapping[str, Any]], arm: str) -> str:
+    if arm in ("noise-only", "pooled"):
+        return "none"
+    if arm == "noiseless":
+        return "all"
+    return f"{np.mean([cell['release']['signal_db'] for cell in results]):.0f} dB"
