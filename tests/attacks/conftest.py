@@ -1,6 +1,7 @@
 """What the tests of the attacks share: mechanisms without data, and releases of small networks."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -121,3 +122,35 @@ def make_release(tmp_path_factory, ensemble, make_arrays):
         )
 
     return make
+
+
+@pytest.fixture
+def tamper(ensemble, tmp_path):
+    """A release whose stored noise was changed, with every digest made anew: as a forger would.
+
+    The change is a function of the noise, `[N, M, H·W]` in stored units; features stay.
+    """
+    from canal.attacks.view import noiseless_rows, released_rows, units
+    from canal.release.card import render
+    from canal.release.manifest import CARD, MANIFEST
+    from canal.release.shard import shard_name, write_shard
+    from canal.release.store import Release
+
+    def change(release, arrays, noise_after):
+        worth = np.repeat(units(release), release.plan.positions)
+        clear = noiseless_rows(release, ensemble, arrays) / worth
+        noise = released_rows(release) / worth - clear
+        shape = (len(release), len(release.channels), release.plan.positions)
+        changed = noise_after(noise.reshape(shape)).reshape(noise.shape)
+        stored = np.rint(clear + changed).astype(np.int16)
+        out = tmp_path / "tampered"
+        out.mkdir()
+        grid = (len(release), len(release.channels), *release.plan.grid)
+        stamp = release.statement["stamp"]
+        shard = write_shard(out / shard_name(0), stored.reshape(grid), stamp)
+        manifest = dataclasses.replace(release.manifest, shards=[shard.to_json()])
+        (out / MANIFEST).write_bytes(manifest.to_bytes())
+        (out / CARD).write_text(render(manifest))
+        return Release.open(out)
+
+    return change

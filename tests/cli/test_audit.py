@@ -83,6 +83,16 @@ def test_a_bound_and_a_canary(home, call):
     assert done.stdout.splitlines()[:-1] == found["words"]
 
 
+def test_the_noise_in_the_folder_is_seen_with_its_teachers(home, call):
+    done = call("release", "--draws", "2000", "--json", *TEACHERS, "--queries", "queries")
+    found = json.loads(done.stdout)
+    looked = {check["what"]: check for check in found["checks"] if check["folder"]}
+    assert looked["width of the noise in the folder"]["passed"]
+    assert looked["noise of two queries in the folder"]["passed"]
+    assert any(said.startswith("Width of the noise in the folder: ") for said in found["words"])
+    assert found["canary"] is None
+
+
 def test_one_unit_for_programs(call):
     done = call("release", "--draws", "2000", "--unit", "image", "--json")
     found = json.loads(done.stdout)
@@ -109,8 +119,10 @@ def test_a_fault_is_exit_code_2(call, monkeypatch):
     [
         (("queries",), "holds no release"),
         (("release", "--draws", "5"), "at least 1000"),
-        (("release", "--without", "without"), "give all or none"),
-        (("release", *TEACHERS), "give all or none"),
+        (("release", "--without", "without"), "give all three"),
+        (("release", *TEACHERS), "give both or none"),
+        (("release", "--queries", "queries"), "give both or none"),
+        (("release", "--teacher", "south", "--queries", "queries"), "north, south, in this order"),
     ],
 )
 def test_what_a_person_can_mend(call, arguments, said):

@@ -130,7 +130,7 @@ class Audit:
         said += [
             f"{check.what.capitalize()}: {check.detail}."
             for check in self.checks
-            if check.passed is False
+            if check.passed is False or (check.passed and check.folder)
         ]
         said.append(
             "Nothing that was stated is refuted. A lower bound can refute, it cannot prove."

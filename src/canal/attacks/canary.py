@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from canal.attacks.outcome import exact_epsilon
-from canal.attacks.view import noiseless_rows
+from canal.attacks.view import check_queries, check_teachers, noiseless_rows
 from canal.errors import InvalidValueError
 from canal.release.calibration import finite_or_none
 from canal.release.digits import number, short
@@ -101,11 +101,7 @@ def measure(
         progress: called with the number of images that passed through a network.
     """
     cohort = _changed(release, with_, without)
-    if set(queries.ids) != set(release.ids):
-        raise InvalidValueError(
-            f"{release.path} answers {len(release)} queries, not these {len(queries.ids)}; give "
-            "all of those, and no others"
-        )
+    check_queries(release, queries.ids)
     calibrated = check_statement(release.manifest)
     plan, sigma = release.plan, np.array(release.manifest.mechanism["sigma"])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -153,12 +149,8 @@ def exchange(ensemble: Ensemble, other: Ensemble) -> Ensemble:
 
 def _changed(release: Release, with_: Ensemble, without: Ensemble) -> str:
     """The cohort whose teacher is another one, if all else is as it should be."""
-    made = tuple(release.manifest.participants["cohorts"])
-    if with_.cohorts != made or without.cohorts != made:
-        raise InvalidValueError(
-            f"{release.path} was made with the teachers of {', '.join(made)}, in this order; give "
-            "those, and in place of one that which was trained without the patient"
-        )
+    for ensemble in (with_, without):
+        check_teachers(release, ensemble)
     pairs = zip(with_.teachers, without.teachers, strict=True)
     other = [one.cohort for one, two in pairs if one.digest != two.digest]
     if len(other) != 1:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.attacks.roc import Roc
-from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
+from canal.attacks.view import Floats, check_teachers, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
 from canal.release.ensemble import Ensemble
 from canal.release.store import Release
@@ -60,11 +60,7 @@ def match(
 
 def check_scene(release: Release, ensemble: Ensemble, members: Arrays, others: Arrays) -> None:
     """Refuse other teachers than the release's, strangers for members, members for others."""
-    if ensemble.cohorts != tuple(release.manifest.participants["cohorts"]):
-        raise InvalidValueError(
-            f"{release.path} was made with the teachers of "
-            f"{', '.join(release.manifest.participants['cohorts'])}, in this order; give those"
-        )
+    check_teachers(release, ensemble)
     missing = [name for name in members.ids if name not in release]
     if missing:
         raise InvalidValueError(

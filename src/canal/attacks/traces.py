@@ -34,12 +34,14 @@ class Check:
         passed: None if it could not be looked at.
         detail: what was found, in words.
         false_alarm: how often it fails although all is well, at most.
+        folder: whether it is about the folder itself, not about code that was played now.
     """
 
     what: str
     passed: bool | None
     detail: str
     false_alarm: float = 0.0
+    folder: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -128,18 +130,20 @@ def on_lattice(release: Release, calibrated: CalibratedPlan) -> Check:
     what = "published statistics"
     private = [name for name, source in calibrated.plan.sources.items() if source == "private"]
     if not private:
-        return Check(what, None, "caps and importance are public")
+        return Check(what, None, "caps and importance are public", folder=True)
     for name in private:
         made = statistics.caps if name == "caps" else statistics.importance
         values = np.array(made.values)
         found = off_lattice(values, calibrated, name)
         if found:
-            return Check(what, False, f"{found:.1%} of the published {name} are off the lattice")
+            detail = f"{found:.1%} of the published {name} are off the lattice"
+            return Check(what, False, detail, folder=True)
         # Signal can only add to the sum of squares.
         if made.sigma and np.square(values / made.sigma).sum() < _least_chi_square(values.size):
             detail = f"{name} vary less than their noise alone would"
-            return Check(what, False, detail, RARE)
-    return Check(what, True, "on the lattice, and vary as much as their noise", 2 * RARE)
+            return Check(what, False, detail, RARE, folder=True)
+    detail = "on the lattice, and vary as much as their noise"
+    return Check(what, True, detail, 2 * RARE, folder=True)
 
 
 def off_lattice(values: Floats, calibrated: CalibratedPlan, name: Name) -> float:
@@ -216,15 +220,14 @@ def different_noise(release: Release) -> Check:
     """
     what = "noise of different queries"
     if release.plan.allocation == "none":
-        return Check(what, None, "no noise was added")
-    alive = np.repeat(release.caps > 0, release.plan.positions)
-    rows = (released_rows(release) / spreads(release))[:, alive]
+        return Check(what, None, "no noise was added", folder=True)
+    rows = released_rows(release) / spreads(release)
     # What all have in common says nothing, and would cost digits.
     rows -= rows.mean(axis=0)
     pairs = len(rows) * (len(rows) - 1) // 2
     least = _least_chi_square(rows.shape[1], 1 / max(pairs, 1))
     if not pairs or least <= 0:
-        return Check(what, None, "too few values to tell")
+        return Check(what, None, "too few values to tell", folder=True)
     squares = np.square(rows).sum(axis=1)
     closest = math.inf
     for start in range(0, len(rows), _BLOCK):
@@ -233,7 +236,7 @@ def different_noise(release: Release) -> Check:
         apart[np.arange(len(apart)), np.arange(start, start + len(apart))] = math.inf
         closest = min(closest, float(apart.min()) / 2)
     said = f"closest pair of {pairs}: {closest:.4g}, and at least {least:.4g} is expected"
-    return Check(what, closest >= least, said, RARE)
+    return Check(what, closest >= least, said, RARE, folder=True)
 
 
 def _least_chi_square(freedom: int, share: float = 1.0) -> float:

@@ -5,12 +5,13 @@ All in units of the caps, as the noise was added, and flat: one row a query, `[N
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.errors import InvalidValueError
 from canal.release.ensemble import Ensemble
 from canal.release.mechanism import Mechanism
 from canal.release.queries import Queries
@@ -20,6 +21,7 @@ from canal.release.store import Release
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
+    from canal.release.plan import Plan
 
 Floats = NDArray[np.float64]
 
@@ -36,17 +38,20 @@ def spreads(release: Release) -> Floats:
     What rounding adds is uniform, and in the way of an attack that looks for an exact match.
     """
     sigma = np.array(release.manifest.mechanism["sigma"])
-    shift = np.array(release.manifest.mechanism["shift"])
-    width = np.ldexp(release.manifest.mechanism["step"] / release.plan.participants.teachers, shift)
-    return np.repeat(np.sqrt(sigma**2 + width**2 / 12), release.plan.positions)
+    return np.repeat(np.sqrt(sigma**2 + units(release) ** 2 / 12), release.plan.positions)
+
+
+def units(release: Release) -> Floats:
+    """What one stored unit of each channel is worth, `[M]`."""
+    numbers = release.manifest.mechanism
+    worth: Floats = np.ldexp(numbers["step"] / release.plan.participants.teachers, numbers["shift"])
+    return worth
 
 
 def released_rows(release: Release) -> Floats:
-    """Every released query; dead channels are 0."""
-    caps = np.where(release.caps > 0, release.caps, np.inf)
-    scale = np.repeat(release.scale / caps, release.plan.positions)
+    """Every released query; of a channel whose cap is 0 too, though its features are all 0."""
     stored = np.concatenate([shard.reshape(len(shard), -1) for shard in release.shards()])
-    return stored * scale
+    return stored * np.repeat(units(release), release.plan.positions)
 
 
 def noiseless_rows(
@@ -65,3 +70,30 @@ def noiseless_rows(
             for batch in Queries.of(arrays).batches()
         ]
     )
+
+
+def passes(plan: Plan) -> int:
+    """How many images pass through networks when all that has noise is made again without."""
+    people = plan.participants
+    times = 2 if "private" in plan.sources.values() else 1
+    return times * people.teachers * people.queries
+
+
+def check_teachers(release: Release, ensemble: Ensemble) -> None:
+    """Refuse teachers of other cohorts than the release's; whose weights, it does not say."""
+    made = tuple(release.manifest.participants["cohorts"])
+    if ensemble.cohorts != made:
+        raise InvalidValueError(
+            f"{release.path} was made with the teachers of {', '.join(made)}, in this order; give "
+            "those"
+        )
+
+
+def check_queries(release: Release, ids: Iterable[str]) -> None:
+    """Refuse other queries than the release's, and fewer."""
+    asked = set(ids)
+    if asked != set(release.ids):
+        raise InvalidValueError(
+            f"{release.path} answers {len(release)} queries, not these {len(asked)}; give all of "
+            "those, and no others"
+        )

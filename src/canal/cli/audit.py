@@ -13,9 +13,12 @@ from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
     from canal.attacks.canary import Canary
+    from canal.attacks.traces import Check
+    from canal.release.ensemble import Ensemble
+    from canal.release.queries import Queries
     from canal.release.store import Release
 
-_PANEL = "canary"
+_PANEL = "with the teachers: the noise in the folder itself, and a canary"
 
 
 def audit(
@@ -63,16 +66,24 @@ def audit(
     from canal.errors import InvalidValueError
     from canal.release.store import Release
 
-    if (without is None) != (not teacher) or (without is None) != (queries is None):
+    if (queries is None) == bool(teacher):
         raise InvalidValueError(
-            "a canary needs --without, --queries, and --teacher for every site; give all or none"
+            "the noise in the folder is seen with --teacher for every site and --queries; give "
+            "both or none"
+        )
+    if without is not None and queries is None:
+        raise InvalidValueError(
+            "a canary needs --without, --queries, and --teacher for every site; give all three"
         )
     opened = Release.open(release)
     auditor = Auditor(opened, draws=draws, units=AUDITED if unit is None else (unit,))
     with counting("auditing", auditor.work) as progress:
         found = auditor.run(progress)
-    if without is not None and queries is not None and teacher:
-        found = replace(found, canary=_canary(opened, teacher, without, queries, split, part))
+    if teacher and queries is not None:
+        ensemble, asked = _asked(teacher, queries, split, part)
+        found = replace(found, checks=(*found.checks, *_folder(opened, ensemble, asked)))
+        if without is not None:
+            found = replace(found, canary=_canary(opened, ensemble, without, asked))
     if out is not None:
         found.write(out)
     if as_json:
@@ -86,22 +97,31 @@ def audit(
         raise typer.Exit(2)
 
 
-def _canary(
-    release: Release,
-    teachers: list[Path],
-    without: Path,
-    queries: Path,
-    split: Path | None,
-    part: str,
-) -> Canary:
-    from canal.attacks.canary import exchange, measure
-    from canal.cli.progress import counting
+def _asked(
+    teachers: list[Path], queries: Path, split: Path | None, part: str
+) -> tuple[Ensemble, Queries]:
     from canal.release.ensemble import load_ensemble
     from canal.release.queries import Queries
 
     ensemble = load_ensemble(teachers)
     known = DataSettings(size=ensemble.images[1], channels=ensemble.images[0])
-    asked = Queries.of(load_part(queries, split, part, known, unlabelled=True))
+    return ensemble, Queries.of(load_part(queries, split, part, known, unlabelled=True))
+
+
+def _folder(release: Release, ensemble: Ensemble, asked: Queries) -> list[Check]:
+    from canal.attacks.residue import Residue
+    from canal.attacks.view import passes
+    from canal.cli.progress import counting
+
+    with counting("the folder's own noise", passes(release.plan)) as progress:
+        return Residue.of(release, ensemble, asked, progress).checks()
+
+
+def _canary(release: Release, ensemble: Ensemble, without: Path, asked: Queries) -> Canary:
+    from canal.attacks.canary import exchange, measure
+    from canal.cli.progress import counting
+    from canal.release.ensemble import load_ensemble
+
     other = load_ensemble([without])
-    with counting("canary", 2 * len(teachers) * len(asked.ids)) as progress:
+    with counting("canary", 2 * len(ensemble.teachers) * len(asked.ids)) as progress:
         return measure(release, ensemble, exchange(ensemble, other), asked, progress)
