@@ -78,6 +78,20 @@ def test_seeded_noise_is_audited_and_said_to_protect_nobody(make_release, secret
     assert "as if it had been secret" in found.words()[0]
 
 
+def test_a_seed_is_no_secret_that_passed(make_release, secrets, honest):
+    """Nothing is enumerated: that no seed explains a fresh secret would say nothing of this one."""
+    auditor = Auditor(make_release(seed=7), secrets=secrets, **QUICK)
+    counted = []
+    found = auditor.run(counted.append)
+    assert sum(counted) == auditor.work
+    (secret,) = [check for check in found.checks if "secret" in check.what]
+    assert secret.passed is None
+    assert "Secret: the noise came from a seed, so there is no secret to find" in str(found.words())
+    assert secret.to_json() in found.to_json()["checks"]
+    looked = [check.what for check in audit(honest, secrets=secrets, **QUICK).checks]
+    assert looked[-2:] == ["birthdays of secrets", "secret"]
+
+
 def test_no_noise_at_all(make_release, secrets):
     found = audit(make_release(allocation="none", **PRIVATE), secrets=secrets, **QUICK)
     assert found.holds  # nothing was claimed

@@ -1,7 +1,8 @@
 """Seeds: noise that comes from few seeds is no noise. Whoever tries them all takes it off.
 
 Two looks at the secrets that this code draws now: do two of many agree, as birthdays do (any
-generator of few bits, of whatever kind), and is one of them our own research seed?
+generator of few bits, of whatever kind), and is one of them our own research seed? A release whose
+noise came from a seed has no secret, and is not asked for one.
 """
 
 from __future__ import annotations
