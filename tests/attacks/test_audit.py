@@ -10,6 +10,8 @@ from canal.attacks.canary import Canary
 from canal.attacks.traces import different_noise, on_lattice
 from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy import Lattice, Secret
+from canal.release.manifest import SOFTWARE
+from canal.release.store import Release
 from canal.release.verification import check_statement
 
 PRIVATE = {"caps_source": "private", "importance_source": "private"}
@@ -30,6 +32,7 @@ def test_a_release_that_is_right(honest, secrets):
     found = audit(honest, secrets=secrets, **QUICK)
     assert found.holds
     assert [check.what for check in found.checks if check.passed is False] == []
+    assert [check.what for check in found.checks][-2:] == ["birthdays of secrets", "secret"]
     assert [(each.unit, each.queries, each.among) for each in found.outcomes] == [
         ("patient", 24, 24),
         ("image", 1, 1),
@@ -78,7 +81,7 @@ def test_seeded_noise_is_audited_and_said_to_protect_nobody(make_release, secret
     assert "as if it had been secret" in found.words()[0]
 
 
-def test_a_seed_is_no_secret_that_passed(make_release, secrets, honest):
+def test_a_seed_is_no_secret_that_passed(make_release, secrets):
     """Nothing is enumerated: that no seed explains a fresh secret would say nothing of this one."""
     auditor = Auditor(make_release(seed=7), secrets=secrets, **QUICK)
     counted = []
@@ -88,8 +91,22 @@ def test_a_seed_is_no_secret_that_passed(make_release, secrets, honest):
     assert secret.passed is None
     assert "Secret: the noise came from a seed, so there is no secret to find" in str(found.words())
     assert secret.to_json() in found.to_json()["checks"]
-    looked = [check.what for check in audit(honest, secrets=secrets, **QUICK).checks]
-    assert looked[-2:] == ["birthdays of secrets", "secret"]
+
+
+def test_whose_code_was_played_is_said(make_release, secrets):
+    """The version of the folder is its own word; another one is another finding."""
+    from dataclasses import replace
+
+    release = make_release(seed=7)
+    found = audit(release, secrets=secrets, units=("image",), **QUICK)
+    assert any("the folder says that the same version made it" in said for said in found.words())
+    same = {"made": SOFTWARE, "played": SOFTWARE, "same_version": True}
+    assert found.to_json()["software"] == same
+    older = Release(release.path, replace(release.manifest, software="canal 0.0.9"))
+    found = audit(older, secrets=secrets, units=("image",), **QUICK)
+    assert any("the folder says that canal 0.0.9 made it" in said for said in found.words())
+    assert any("audit it with the version that made it" in said for said in found.words())
+    assert found.to_json()["software"] == same | {"made": "canal 0.0.9", "same_version": False}
 
 
 def test_no_noise_at_all(make_release, secrets):
@@ -183,8 +200,6 @@ def test_too_few_draws_are_refused(honest):
 
 def test_a_statement_that_does_not_follow_is_refused(honest, secrets):
     import dataclasses
-
-    from canal.release.store import Release
 
     statement = dict(honest.manifest.statement, delta=1e-7)
     forged = Release(honest.path, dataclasses.replace(honest.manifest, statement=statement))

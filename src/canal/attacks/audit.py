@@ -1,9 +1,11 @@
-r"""The audit: is the epsilon that a release states refuted by what its own code does?
+r"""The audit: is the epsilon that a release states refuted by what the code of a release does?
 
 For every unit a game is played with worst-case neighbours (`canal.attacks.game`), and two 95 %
 lower bounds on epsilon are held against the accounting (`canal.attacks.bounds`). A lower bound
 proves harm, never safety: it can refute the statement, and when it comes close to it, shows that
-the statement is no exaggeration either.
+the statement is no exaggeration either. The code that is played is today's, not that which made the
+folder; what the folder itself shows is looked at as well (`canal.attacks.traces`), and with its
+teachers all of its noise (`canal.attacks.residue`).
 
 A bound of 95 % is above a claim that is exactly true in one run out of twenty. Alarm is therefore
 raised at a false-alarm rate of 1e-6 for each bound, while the numbers in the tables are the usual
@@ -41,6 +43,7 @@ from canal.files import replace_file
 from canal.privacy.randomness import Secret
 from canal.release.calibration import finite_or_none
 from canal.release.digits import number, short
+from canal.release.manifest import SOFTWARE
 from canal.release.mechanism import Mechanism
 from canal.release.statistics import Statistics
 from canal.release.store import Release
@@ -68,6 +71,7 @@ class Audit:
 
     Args:
         release: digest of the manifest.
+        software: that made the folder, as it says itself; what was played is `SOFTWARE`.
         stamp: the release's own warning; empty if it is private.
         stated: epsilon of every unit that the noise is worth, exact; infinite for none.
         delta: of every epsilon here.
@@ -77,6 +81,7 @@ class Audit:
     """
 
     release: str
+    software: str
     stamp: str
     stated: dict[str, float]
     delta: float
@@ -110,8 +115,9 @@ class Audit:
             )
         said.append(
             f"Two worst-case worlds, {number(max(o.draws for o in self.outcomes))} draws of each, "
-            f"through the release's own code; 95 % lower bounds at delta {short(self.delta)}."
+            f"through the code of a release; 95 % lower bounds at delta {short(self.delta)}."
         )
+        said.append(self._code())
         for outcome in self.outcomes:
             if outcome.part and not outcome.refuted:
                 continue
@@ -143,11 +149,29 @@ class Audit:
         )
         return said
 
+    def _code(self) -> str:
+        """Whose code was played, beside whose made the folder."""
+        said = f"The code that was played is the one installed here, {SOFTWARE}; the folder says "
+        if self.software != SOFTWARE:
+            return (
+                f"{said}that {self.software} made it. That is another: what was found of the code "
+                "is no finding about this folder; audit it with the version that made it."
+            )
+        return (
+            f"{said}that the same version made it, which is its word alone. What is in the folder "
+            "itself is said below."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "format": FORMAT,
             "release": self.release,
+            "software": {
+                "made": self.software,
+                "played": SOFTWARE,
+                "same_version": self.software == SOFTWARE,
+            },
             "stamp": self.stamp,
             "delta": self.delta,
             "confidence": CONFIDENCE,
@@ -254,6 +278,7 @@ class Auditor:
         plan, promise = self.release.plan, self.games[0].mechanism.calibrated.guarantee
         return Audit(
             self.release.manifest.digest,
+            self.release.manifest.software,
             str(self.release.statement["stamp"]),
             {
                 "patient": promise.epsilon(plan.delta, "patient"),

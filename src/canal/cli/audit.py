@@ -1,4 +1,4 @@
-"""`canal audit`: is the epsilon of a release refuted by its own code?"""
+"""`canal audit`: is the epsilon of a release refuted, by the code or by the folder?"""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="A JSON file, for the report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Tell two worst-case worlds apart, with the release's own code: a lower bound on epsilon."""
+    """Tell two worst-case worlds apart, with the code of a release: a lower bound on epsilon."""
     from dataclasses import replace
 
     from canal.attacks.audit import Auditor
