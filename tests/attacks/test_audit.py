@@ -59,6 +59,22 @@ def test_the_paper_falls_short_and_ours_holds(paper, secrets):
     assert sum(said.startswith("The query images") for said in found.words()) == 1
 
 
+def test_the_paper_falls_short_at_the_level_of_every_alarm(make_release, secrets):
+    """A bound of 95 % above it is no finding: one in twenty is, by chance."""
+    from dataclasses import replace
+
+    found = audit(make_release(seed=7), secrets=secrets, units=("patient",), **QUICK)
+    for each in found.outcomes:
+        assert 0 < each.sure_epsilon < each.gaussian_epsilon
+        assert each.to_json()["sure_epsilon"] == each.sure_epsilon
+    proved = max(each.sure_epsilon for each in found.outcomes)
+    usual = max(each.gaussian_epsilon for each in found.outcomes)
+    for stated, short in ((proved * 0.99, True), ((proved + usual) / 2, False)):
+        told = replace(found, stated=found.stated | {"paper": stated})
+        assert told.paper_falls_short is short
+        assert any("guarantee for nobody" in said for said in told.words()) is short
+
+
 def test_the_file(paper, secrets, tmp_path):
     found = audit(paper, secrets=secrets, units=("image",), **QUICK)
     found.write(tmp_path / "deep" / "audit.json")

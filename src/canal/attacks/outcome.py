@@ -33,7 +33,8 @@ class Outcome:
         gaussian_mu: 95 % lower bound.
         counted_epsilon: 95 % lower bound, by Clopper and Pearson.
         normality: p-value of what the Gaussian bound assumes.
-        refuted: whether a bound is above the claim at a false-alarm rate of 1e-6.
+        sure_epsilon: the larger of both bounds, each at a false-alarm rate of 1e-6.
+        refuted: whether a bound is above the claim at that rate.
         part: whether it is one part of what another outcome is about.
     """
 
@@ -47,6 +48,7 @@ class Outcome:
     gaussian_mu: float
     counted_epsilon: float
     normality: float
+    sure_epsilon: float
     refuted: bool
     part: bool = False
 
@@ -57,9 +59,9 @@ class Outcome:
         """Of the scores of a game."""
         plan = game.plan
         sure = 1 - ALARM
-        refuted = gaussian_mu(*scores, confidence=sure) > claimed_mu or counted_epsilon(
-            *scores, plan.delta, confidence=sure
-        ) > exact_epsilon(claimed_mu, plan.delta)
+        sure_mu = gaussian_mu(*scores, confidence=sure)
+        sure_counted = counted_epsilon(*scores, plan.delta, confidence=sure)
+        refuted = sure_mu > claimed_mu or sure_counted > exact_epsilon(claimed_mu, plan.delta)
         return cls(
             game.unit,
             what,
@@ -71,6 +73,7 @@ class Outcome:
             gaussian_mu(*scores, confidence=CONFIDENCE),
             counted_epsilon(*scores, plan.delta, confidence=CONFIDENCE),
             normality(*scores),
+            max(exact_epsilon(sure_mu, plan.delta), sure_counted),
             refuted,
             part,
         )
@@ -158,6 +161,7 @@ class Outcome:
                 "mu": finite_or_none(self.composed_mu),
                 "epsilon": finite_or_none(exact_epsilon(self.composed_mu, self.delta)),
             },
+            "sure_epsilon": finite_or_none(self.sure_epsilon),
             "reached": self.reached,
             "refuted": self.refuted,
             "words": self.words(),
