@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from canal.attacks.canary import exchange, measure
+from canal.attacks.view import passes
 from canal.errors import InvalidValueError
 from canal.release.queries import Queries
 
@@ -98,6 +99,19 @@ def test_statistics_with_noise_are_part_of_it(make_release, ensemble, networks, 
     assert found.mu == pytest.approx(math.sqrt(square), rel=1e-9)
     assert found.mu > np.linalg.norm((rows[0] - rows[1]) / sigma) * 1.001
     assert found.holds
+
+
+@pytest.mark.parametrize(
+    ("preset", "times"), [("honest", 2), ("paper", 4)], ids=["public", "private"]
+)
+def test_progress_counts_every_image_and_network(
+    make_release, ensemble, networks, queries, preset, times
+):
+    """Twice all teachers and queries; twice again where caps and importance are made too."""
+    release = make_release(preset, seed=0)
+    counted = []
+    measure(release, ensemble, moved(ensemble, networks, "north", 0.3), queries, counted.append)
+    assert sum(counted) == times * 3 * 24 == 2 * passes(release.plan)
 
 
 def test_without_noise_it_is_infinite(make_release, ensemble, networks, queries):

@@ -1,5 +1,6 @@
 """`canal audit` on the command line: a lower bound, a canary, and what cannot be audited."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -50,6 +51,8 @@ def home(tmp_path_factory):
     queries = Queries.of(asked)
     plan = ensemble.plan(queries, epsilon=8.0)
     create(home / "release", ensemble, queries, plan, seed=1)
+    paper = ensemble.plan(queries, preset="paper", epsilon=8.0)
+    create(home / "noisy-statistics", ensemble, queries, paper, seed=1)
     yield home
     if before is None:
         del os.environ["CANAL_CACHE"]
@@ -90,6 +93,24 @@ def test_the_noise_in_the_folder_is_seen_with_its_teachers(home, call):
     assert looked["noise of two queries in the folder"]["passed"]
     assert any(said.startswith("Width of the noise in the folder: ") for said in found["words"])
     assert found["canary"] is None
+
+
+@pytest.mark.parametrize("release", ["release", "noisy-statistics"])
+def test_every_bar_ends_where_it_says(call, monkeypatch, release):
+    bars = {}
+
+    @contextlib.contextmanager
+    def counting(title, total):
+        counted = []
+        yield counted.append
+        bars[title] = total, sum(counted)
+
+    monkeypatch.setattr("canal.cli.progress.counting", counting)
+    canary = (*TEACHERS, "--queries", "queries", "--without", "without")
+    assert call(release, "--draws", "2000", *canary).exit_code == 0
+    del bars["decoding"]
+    assert set(bars) == {"auditing", "the folder's own noise", "canary"}
+    assert all(total == counted > 0 for total, counted in bars.values()), bars
 
 
 def test_one_unit_for_programs(call):

@@ -98,7 +98,8 @@ def measure(
         with_: the teachers.
         without: the same, but for one that was trained without the patient.
         queries: all that were asked.
-        progress: called with the number of images that passed through a network.
+        progress: called with the number of images that passed through a network, which is twice
+            `view.passes` in all.
     """
     cohort = _changed(release, with_, without)
     check_queries(release, queries.ids)

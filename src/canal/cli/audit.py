@@ -119,9 +119,10 @@ def _folder(release: Release, ensemble: Ensemble, asked: Queries) -> list[Check]
 
 def _canary(release: Release, ensemble: Ensemble, without: Path, asked: Queries) -> Canary:
     from canal.attacks.canary import exchange, measure
+    from canal.attacks.view import passes
     from canal.cli.progress import counting
     from canal.release.ensemble import load_ensemble
 
     other = load_ensemble([without])
-    with counting("canary", 2 * len(ensemble.teachers) * len(asked.ids)) as progress:
+    with counting("canary", 2 * passes(release.plan)) as progress:
         return measure(release, ensemble, exchange(ensemble, other), asked, progress)
