@@ -121,7 +121,9 @@ def _plain(name: str, roc: Roc) -> dict[str, Any]:
 def features_mu(release: Release, unit: Unit) -> float | None:
     r"""The $\mu$ of the released features alone for a unit; None without noise.
 
-    What statistics read in the clear give away is not in it, and no attack on features uses it.
+    What caps and importance give away is not in it, whether they have noise or were read in the
+    clear. An attack on features knows both, since they are published, to scale what it sees; it
+    does not look in them for who was there, and is held against the features alone.
     """
     if release.plan.allocation == "none":
         return None
