@@ -161,6 +161,15 @@ def test_others_that_are_members_or_too_few_are_refused(
         match(release, ensemble, members, make_arrays(3, seed=5))
 
 
+def test_others_that_the_release_answers_are_refused(make_release, ensemble, members, others):
+    """Half of the queries are given as members, the other half as others: both were asked."""
+    release = make_release(arrays=members, seed=0)
+    half = members.rows(members.ids[:20])
+    rest = members.rows(members.ids[20:]).beside(others)
+    with pytest.raises(InvalidValueError, match=r"20 of the 100 others are in .*case-20, …"):
+        match(release, ensemble, half, rest)
+
+
 def test_progress_counts_every_image_and_network(make_release, ensemble, members, others):
     counted = []
     match(make_release(arrays=members, seed=0), ensemble, members, others, counted.append)

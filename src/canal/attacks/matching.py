@@ -59,13 +59,24 @@ def match(
 
 
 def check_scene(release: Release, ensemble: Ensemble, members: Arrays, others: Arrays) -> None:
-    """Refuse other teachers than the release's, strangers for members, members for others."""
+    """Refuse other teachers than the release's, strangers for members, members for others.
+
+    An image of the release for which nobody says that it is a member is no other either.
+    """
     check_teachers(release, ensemble)
     missing = [name for name in members.ids if name not in release]
     if missing:
         raise InvalidValueError(
             f"{len(missing)} of the {len(members.ids)} members are not in {release.path} "
             f"({missing[0]}, …); give the images that it was asked about"
+        )
+    named = set(members.ids)
+    released = [name for name in others.ids if name in release and name not in named]
+    if released:
+        raise InvalidValueError(
+            f"{len(released)} of the {len(others.ids)} others are in {release.path} "
+            f"({released[0]}, …), though not among the members given; give images that it was not "
+            "asked about, or name them otherwise if they only share a name"
         )
     asked = {image.tobytes() for image in members.images}
     known = sum(image.tobytes() in asked for image in others.images)
