@@ -97,6 +97,24 @@ def test_what_is_missing_is_said(call, words, reason):
         call(f"attack {words}")
 
 
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_too_few_shadows_are_refused_before_one_is_trained(home, call, monkeypatch, count):
+    def refuse(*given, **more):
+        raise AssertionError("a shadow was trained")
+
+    monkeypatch.setattr("canal.attacks.shadows.train", refuse)
+    asked = f"{ASKED} --level patient --site {SITES[0]} --init init --runs few --shadows {count}"
+    with pytest.raises(InvalidValueError, match=f"--shadows {count} must be even and at least 6"):
+        call(f"attack membership release {asked}")
+    assert not (home / "few").exists()
+
+
+def test_the_fewest_shadows_are_enough(call):
+    """The bound is where the attack itself begins to work, not above it."""
+    asked = f"{ASKED} --level patient --site {SITES[0]} --init init --runs fewest --shadows 6"
+    assert "6 shadows" in json.loads(call(f"attack membership release {asked} --json"))["attack"]
+
+
 def test_nobody_of_that_name(call):
     from canal.errors import DataError
 

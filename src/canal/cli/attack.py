@@ -171,12 +171,19 @@ def _ask_shadows(
     runs: Path,
     seed: int,
 ) -> Finding:
+    from canal.attacks.lira import FEWEST
     from canal.attacks.patients import attack_patients
     from canal.attacks.shadows import Pool, train_shadows
     from canal.cli.progress import training
     from canal.errors import InvalidValueError
     from canal.teachers.folder import read_training
 
+    # Every patient is in one shadow of each pair, and out of the other.
+    if count % 2 or count < 2 * FEWEST:
+        raise InvalidValueError(
+            f"--shadows {count} must be even and at least {2 * FEWEST}, so that each patient is in "
+            f"{FEWEST} of them and out of {FEWEST}; nothing was trained"
+        )
     if site not in scene.teachers:
         raise InvalidValueError(f"--site must be one of {', '.join(scene.teachers)}, not {site!r}")
     if init is None:
