@@ -1,12 +1,16 @@
 """Inversions and audits in a report: real files of both kinds, and files that only say they are."""
 
+import dataclasses
+import html
 import json
+import re
 
 import numpy as np
 import pytest
 
 from canal.attacks.audit import audit
 from canal.attacks.inversion import Inversion, Likeness
+from canal.attacks.traces import Check
 from canal.errors import DataError
 from canal.privacy import Secret
 from canal.report.evidence import read_evidence
@@ -43,6 +47,43 @@ def test_both_are_on_the_page(audited):
     for outcome in made.outcomes:
         assert outcome.what in page
     assert "A lower bound can refute, it cannot prove." in page
+
+
+def rows_of(page, style):
+    """Cells of the table rows of one style, as a person reads them."""
+    rows = re.findall(rf'<tr class="{style}">(.*?)</tr>', page, re.DOTALL)
+    cells = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows)
+    return [[html.unescape(cell).replace("\xa0", " ") for cell in row] for row in cells]
+
+
+def test_a_check_that_failed_stands_out_on_the_page(audited):
+    """Two checks and a game, before all that passed; words of others stay words."""
+    folder, made = audited
+    assert rows_of(render(Run.read(folder)), "fault") == []
+    faults = (
+        Check("secret", False, "seed 3 gives <again> the noise", 1e-14),
+        Check("width of the noise in the folder", False, "0.5 of it", 1e-9, folder=True),
+    )
+    refuted = dataclasses.replace(made.outcomes[0], refuted=True)
+    broken = dataclasses.replace(
+        made, checks=(*made.checks, *faults), outcomes=(refuted, *made.outcomes[1:])
+    )
+    broken.write(folder / "audit.json")
+    page = render(Run.read(folder))
+    found = rows_of(page, "fault")
+    assert found[0][-1] == "refuted"
+    assert found[1] == ["secret", "the code", "failed", "10⁻¹⁴", "seed 3 gives <again> the noise"]
+    assert found[2][:3] == ["width of the noise in the folder", "the folder", "failed"]
+    assert len(found) == 3
+    assert page.index("seed 3 gives") < page.index(made.checks[0].detail)
+    assert "The audit found a fault." in page
+
+
+def test_every_check_is_on_the_page(audited):
+    folder, made = audited
+    (found,) = [each for each in Run.read(folder).evidence if each.name == "Audit"]
+    assert {row[0] for row in found.checks} == {check.what for check in made.checks}
+    assert {row[2] for row in found.checks} <= {"passed", "cannot be told"}
 
 
 @pytest.mark.parametrize("form", ["canal-audit/1", "canal-inversion/1"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from canal.attacks.finding import NOTHING, WHOM
@@ -10,7 +10,7 @@ from canal.release.chart import Point, lines
 from canal.release.digits import number, upwards
 from canal.release.page import code, section, sentences, table
 from canal.report.attack import Attack
-from canal.report.evidence import Evidence
+from canal.report.evidence import CHECKS, FAILED, REFUTED, Evidence
 from canal.report.run import Run, names
 from canal.report.style import legend
 
@@ -45,9 +45,18 @@ def render(run: Run) -> str:
 
 def _evidence(found: Evidence, whom: str) -> Iterable[str]:
     yield f"<h3>{escape(found.name)}: {escape(whom)}</h3>"
-    rows = [tuple(escape(cell) for cell in row) for row in found.rows]
-    yield table(found.head, rows, numbers=range(1, len(found.head)), style="reflow")
+    numbers = range(1, len(found.head))
+    yield _rows(found.head, found.rows, numbers=numbers)
     yield sentences(found.words)
+    if found.checks:
+        yield _rows(CHECKS, found.checks, words=(CHECKS.index("Found"),))
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], **columns: Sequence[int]) -> str:
+    """A table in which faults stand out."""
+    safe = [tuple(escape(cell) for cell in row) for row in rows]
+    faults = ["fault" if {REFUTED, FAILED} & set(row) else "" for row in safe]
+    return table(head, safe, rows_style=faults, style="reflow", **columns)
 
 
 def rate(share: float) -> str:

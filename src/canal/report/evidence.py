@@ -10,7 +10,11 @@ from typing import Any
 
 from canal.attacks import audit, inversion
 from canal.errors import DataError
-from canal.release.digits import downwards, number, upwards
+from canal.release.digits import downwards, number, prose, upwards
+
+CHECKS = ("Check", "Of", "Verdict", "False alarms", "Found")
+REFUTED, FAILED = "refuted", "failed"
+_VERDICTS = {True: "passed", False: FAILED, None: "cannot be told"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Evidence:
         head: names of the columns.
         rows: of the table.
         words: what it means.
+        checks: what was looked at, by `CHECKS`; those that failed come first.
     """
 
     where: str
@@ -32,6 +37,7 @@ class Evidence:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: tuple[str, ...]
+    checks: tuple[tuple[str, ...], ...] = ()
 
 
 def read_evidence(path: Path, where: str) -> Evidence | None:
@@ -56,6 +62,7 @@ def read_evidence(path: Path, where: str) -> Evidence | None:
             head=head,
             rows=tuple(rows(content)),
             words=tuple(str(sentence) for sentence in content["words"]),
+            checks=tuple(_checks(content["checks"])) if stated == audit.FORMAT else (),
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path} cannot be read ({error!r}); make it again") from error
@@ -95,7 +102,20 @@ def _least(bound: float | None) -> str:
 def _verdict(game: dict[str, Any]) -> str:
     if game["claimed"]["epsilon"] is None:
         return "nothing claimed"
-    return "refuted" if game["refuted"] else "holds"
+    return REFUTED if game["refuted"] else "holds"
+
+
+def _checks(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(check["what"]),
+            "the folder" if check.get("folder") else "the code",
+            _VERDICTS[check["passed"]],
+            number(upwards(check["false_alarm"])) if check["false_alarm"] else "none",
+            prose(str(check["detail"])),
+        )
+        for check in sorted(found, key=lambda check: check["passed"] is not False)
+    ]
 
 
 Rows = Callable[[dict[str, Any]], list[tuple[str, ...]]]
@@ -103,7 +123,7 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], Rows]] = {
     inversion.FORMAT: ("Feature inversion", ("Picture", "SSIM", "PSNR"), _pictures),
     audit.FORMAT: (
         "Audit",
-        ("Neighbours", "ε claimed", "at least (Gaussian)", "at least (counted)", "Verdict"),
+        ("Neighbours", "ε claimed", "Gaussian bound", "counted bound", "Verdict"),
         _games,
     ),
 }

@@ -46,6 +46,8 @@ h3 { margin: 0 0 .5rem; font-size: 1rem; font-weight: 600; }
 .panels figcaption { margin: .25rem 0 0; color: var(--soft); font-size: .8125rem;
   font-weight: 400; line-height: 1.35; }
 .mark { max-width: 16rem; color: var(--alarm); font-weight: 600; white-space: normal; }
+.fault th, .fault td { color: var(--alarm); font-weight: 600; }
+.fault td::before { font-weight: 400; }
 .bars td, .bars th { vertical-align: middle; } .bars .bar { margin: .5rem 0; height: 1.4rem; }
 @media (max-width: 40rem) {
   h1 span { max-width: none; } .beside { display: block; } .mark { max-width: none; }
