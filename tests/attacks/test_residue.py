@@ -7,13 +7,14 @@ a rate that can be measured.
 import copy
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
 
 from canal.attacks.residue import Residue
 from canal.attacks.traces import different_noise
-from canal.attacks.view import passes, released_rows
+from canal.attacks.view import passes, released_rows, units
 from canal.errors import InvalidValueError
 from canal.release.queries import Queries
 from canal.release.verification import verify
@@ -82,6 +83,23 @@ def test_no_other_check_of_the_folder_finds_that(make_release, arrays, look, tam
     assert [check for check in verify(forged.path) if check.passed is False] == []
     assert different_noise(forged).passed
     assert set(look(forged)[0]) == {WIDTH}
+
+
+def test_what_would_have_been_found_is_said(release, arrays, look, tamper):
+    """Fewer values, fewer faults that show: a little below what is said, one channel fails."""
+    width = next(check for check in look(release)[1] if check.what == WIDTH)
+    seen = float(re.search(r"below ([\d.]+) it would", width.detail)[1])
+    assert 0.5 < seen < 0.9
+
+    def quieter(noise):
+        share = 0.98 * seen * np.sqrt(noise.shape[0] * noise.shape[2])
+        noise = noise.copy()
+        stated = np.array(release.manifest.mechanism["sigma"])[2] / units(release)[2]
+        noise[:, 2] *= share * stated / np.linalg.norm(noise[:, 2])
+        return noise
+
+    failed, _ = look(tamper(release, arrays, quieter))
+    assert failed[WIDTH].endswith(f"in channel {release.channels[2]}")
 
 
 def test_a_channel_without_noise(release, arrays, look, tamper):

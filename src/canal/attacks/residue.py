@@ -136,7 +136,7 @@ class Residue:
 
     def _width(self, alarm: float) -> Check:
         """Sums of squares are chi-square, both tails."""
-        from scipy.special import gammainc, gammaincc  # type: ignore[import-untyped]
+        from scipy.special import gammainc, gammaincc, gammaincinv  # type: ignore[import-untyped]
 
         what = "width of the noise in the folder"
         parts = self._parts
@@ -155,7 +155,12 @@ class Residue:
             detail = f"{widths[wide]:.4g} of the deviation that is stated, in {wide}{_OTHERWISE}"
             return Check(what, False, detail, alarm, folder=True)
         least, most = min(widths.values()), max(widths.values())
-        detail = f"{least:.4g} to {most:.4g} of the stated deviation in {len(parts)} places"
+        half = min(z.size for z in parts.values()) / 2
+        seen = math.sqrt(float(gammaincinv(half, each)) / half)
+        detail = (
+            f"{least:.4g} to {most:.4g} of the stated deviation in {len(parts)} places; below "
+            f"{seen:.2g} it would have been found in any"
+        )
         return Check(what, True, detail, alarm, folder=True)
 
     def _mean(self, alarm: float) -> Check:
