@@ -263,14 +263,14 @@ def markdown(cells: list[dict[str, Any]]) -> str:
         by_arm.setdefault(cell["cell"]["arm"]["name"], []).append(cell)
     images = [
         ("release", lambda arm: arm[0]["cell"]["arm"]["name"]),
-        ("two queries apart", lambda arm: f"{_over(cell['apart'] for cell in arm)} σ"),
+        ("two queries apart", lambda arm: f"{_over((cell['apart'] for cell in arm), 2)} σ"),
         ("AUC", lambda arm: _over(cell["images"]["auc"] for cell in arm)),
         ("found at 1 %", lambda arm: _found(arm, "images", "0.01")),
         ("AUC allowed", lambda arm: _allowed(arm[0]["images"])),
         ("SSIM", lambda arm: _over(cell["inversion"]["decoder"]["ssim"] for cell in arm)),
         ("above the mean image", lambda arm: _over(_gains(arm), signed=True)),
-        ("PSNR", lambda arm: f"{_over(_psnr(arm, 'decoder'))} dB"),
-        ("the mean image's", lambda arm: f"{_over(_psnr(arm, 'mean_image'))} dB"),
+        ("PSNR", lambda arm: f"{_over(_psnr(arm, 'decoder'), 1)} dB"),
+        ("the mean image's", lambda arm: f"{_over(_psnr(arm, 'mean_image'), 1)} dB"),
     ]
     patients = [
         ("release", lambda arm: arm[0]["cell"]["arm"]["name"]),
@@ -315,13 +315,14 @@ def _best(arm: list[dict[str, Any]]) -> list[float]:
 def _found(arm: list[dict[str, Any]], attack: str, rate: str) -> str:
     """Members found, in hundredths; nothing where there are too few others to tell."""
     found = [cell[attack]["tpr"].get(rate) for cell in arm]
-    return "–" if None in found else f"{_over(100 * share for share in found)} %"
+    return "–" if None in found else f"{_over((100 * share for share in found), 1)} %"
 
 
-def _over(values: Iterable[float], *, signed: bool = False) -> str:
+def _over(values: Iterable[float], digits: int = 3, *, signed: bool = False) -> str:
     """The mean over seeds and, where they differ, its 95 % interval."""
     found = np.array(list(values))
-    digits = 1 if np.abs(found).max() > 1 else 3
+    if found.mean() >= 1000:
+        return f"{found.mean():,.0f}"
     shown = f"{found.mean():{'+' if signed else ''}.{digits}f}"
     if np.ptp(found) < 10.0**-digits / 2:
         return shown

@@ -21,6 +21,7 @@ CONTROLS = {
     "alone": "alone",
     "noise-only": "noise in place of features",
     "noiseless": "features without noise",
+    "noiseless-all": "the same, all channels",
     "pooled": "all images pooled",
 }
 MEMBERS = {"initialisation": "the initialisation", "teachers": "a teacher", "ensemble": "ensemble"}
@@ -34,6 +35,7 @@ def students(scene: Scene, epsilons: Sequence[float]) -> dict[str, StudentCell]:
         "alone": StudentCell(scene, "alone"),
         "noise-only": StudentCell(scene, "noise-only", Asked(epsilon=largest)),
         "noiseless": StudentCell(scene, "noiseless", Asked(allocation="none")),
+        "noiseless-all": StudentCell(scene, "noiseless", Asked(allocation="none", share=1.0)),
         "pooled": StudentCell(scene, "pooled"),
     }
     for epsilon in epsilons:
@@ -140,7 +142,7 @@ def _everything(data_sets: Sequence[DataSet]) -> str:
 
 def _epsilons(data: DataSet, arm: str) -> str:
     release = data.arms[arm][0]["release"] if arm in data.arms else None
-    if release is None or arm in ("noise-only", "noiseless"):
+    if release is None or arm in CONTROLS:
         return "none"
 
     def shown(unit: Unit) -> str:
@@ -184,6 +186,6 @@ def _reasons(data_sets: Sequence[DataSet]) -> str:
 def _signal(results: Sequence[Mapping[str, Any]], arm: str) -> str:
     if arm in ("noise-only", "pooled"):
         return "none"
-    if arm == "noiseless":
+    if arm.startswith("noiseless"):
         return "all"
     return f"{np.mean([cell['release']['signal_db'] for cell in results]):.0f} dB"
