@@ -27,7 +27,7 @@ def made(tmp_path_factory):
         patch.setenv("CANAL_CACHE", str(home / "cache"))
         patch.chdir(home)
         said = call(home, "experiment", "all", "--smoke", timeout=900)
-        yield Places(home / "runs" / "data", home / "runs", home / "results"), said
+        yield Places(home / "runs" / "data", home / "runs", home / "results" / "paper"), said
 
 
 def test_every_table_and_figure_is_made(made):
@@ -54,6 +54,8 @@ def test_a_second_run_makes_nothing(made, monkeypatch):
     for name, experiment in EXPERIMENTS.items():
         assert all(cell.path(places).is_file() for cell in experiment.cells(SMOKE)), name
         assert experiment.page(SMOKE, places) in said
+        for file, drawn in experiment.figures(SMOKE, places).items():
+            assert (places.results / file).read_text() == drawn
 
 
 def test_arms_share_all_but_one_thing(made):

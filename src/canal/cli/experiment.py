@@ -97,7 +97,7 @@ def _paper(name: str, about: str) -> None:
         data: Annotated[
             Path | None, typer.Option(help="Folder that holds the public data sets.")
         ] = None,
-        out: _Out = Path("results"),
+        out: _Out = Path("results/paper"),
         runs: _Runs = Path("runs"),
         preset: Annotated[
             Literal["cpu", "paper"],
@@ -122,6 +122,8 @@ def _paper(name: str, about: str) -> None:
         places = Places(data, runs, out)
         _make([cell for each in chosen for cell in EXPERIMENTS[each].cells(size)], places, jobs)
         for each in chosen:
+            for file, drawn in EXPERIMENTS[each].figures(size, places).items():
+                (out / file).write_text(drawn)
             typer.echo(EXPERIMENTS[each].page(size, places))
 
 

@@ -87,6 +87,6 @@ class Cell(ABC):
             made = {"cell": asdict(self), **self.make(places, report)}
             made["seconds"] = round(time.monotonic() - started, 1)
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, (json.dumps(made, indent=1) + "\n").encode())
+            replace_file(path, (json.dumps(made) + "\n").encode())
         found: dict[str, Any] = json.loads(path.read_text())
         return found

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from canal.experiments.cell import Cell, Places
-from canal.experiments.estimate import Sample
+from canal.experiments.estimate import Estimate, Sample
 from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
 from canal.experiments.whiskers import figure
 
-FIGURE = "ensemble-size.svg"
 ARMS = {
     "the ensemble itself": None,
     "student, no noise": StudentCell(Scene(""), "noiseless", Asked(allocation="none")),
@@ -39,16 +38,24 @@ def cells(preset: Preset) -> Sequence[Cell]:
 
 
 def page(preset: Preset, places: Places) -> str:
-    """The figure's numbers, and the figure itself beside the cells."""
-    lines = {
+    """The numbers of the figure."""
+    lines = _lines(preset, places)
+    rows = [row([arm, *(shown(each) for each in line.values())]) for arm, line in lines.items()]
+    return table(["arm", *(f"K = {size}" for size in preset.sizes)], rows)
+
+
+def figures(preset: Preset, places: Places) -> dict[str, str]:
+    """One line for each arm."""
+    title = f"Dice against ensemble size on {preset.data_sets[-1]}"
+    drawn = figure(title, "K, teachers", "Dice", _lines(preset, places))
+    return {"ensemble-size.svg": drawn}
+
+
+def _lines(preset: Preset, places: Places) -> dict[str, dict[str, Estimate]]:
+    return {
         arm: {str(size): _dice(preset, places, arm, size).estimate() for size in preset.sizes}
         for arm in ARMS
     }
-    title = f"Dice against ensemble size on {preset.data_sets[-1]}"
-    drawn = figure(title, "K, teachers", "Dice", lines)
-    (places.results / FIGURE).write_text(drawn)
-    rows = [row([arm, *(shown(each) for each in line.values())]) for arm, line in lines.items()]
-    return table(["arm", *(f"K = {size}" for size in preset.sizes)], rows)
 
 
 def _dice(preset: Preset, places: Places, arm: str, size: int) -> Sample:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,19 +24,20 @@ class Experiment:
 
     Args:
         cells: what it is made of.
-        page: its part of docs/results.md, once the cells are there; figures are written beside
-            the cells.
+        page: its part of docs/results.md, once the cells are there.
+        figures: as SVG, by file name.
     """
 
     cells: Callable[[Preset], Sequence[Cell]]
     page: Callable[[Preset, Places], str]
+    figures: Callable[[Preset, Places], Mapping[str, str]] = lambda preset, places: {}
 
 
 EXPERIMENTS = {
     "table1": Experiment(table1.cells, table1.page),
-    "ensemble-size": Experiment(ensemble_size.cells, ensemble_size.page),
-    "qualitative": Experiment(qualitative.cells, qualitative.page),
-    "composition": Experiment(composition.cells, composition.page),
+    "ensemble-size": Experiment(ensemble_size.cells, ensemble_size.page, ensemble_size.figures),
+    "qualitative": Experiment(qualitative.cells, qualitative.page, qualitative.figures),
+    "composition": Experiment(composition.cells, composition.page, composition.figures),
     "federation": Experiment(federation.cells, federation.page),
     "levers": Experiment(levers.cells, levers.page),
 }

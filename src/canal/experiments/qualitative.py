@@ -14,6 +14,7 @@ import numpy as np
 
 from canal.errors import InvalidValueError
 from canal.experiments.cell import Cell, Places, say_nothing
+from canal.experiments.markdown import row, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import StudentCell
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from canal.data.cache import Arrays
 
-FIGURE = "qualitative.svg"
 EPSILON = 2.0
 # Shares of the test images, by Dice of a student alone, that are shown: not chosen by eye.
 QUANTILES = (0.25, 0.75)
@@ -53,7 +53,21 @@ def cells(preset: Preset) -> Sequence[Cell]:
 
 
 def page(preset: Preset, places: Places) -> str:
-    """Write both figures; the page has a picture and no table."""
+    """Dice of what is shown, so that nobody has to judge outlines by eye."""
+    rows = []
+    for data_set in preset.data_sets:
+        chosen = arms(preset.scenes(data_set, 1)[0], preset)
+        found = {arm: cell.result(places)["images"] for arm, cell in chosen.items()}
+        rows += [
+            row([data_set, *(f"{100 * dice[case]:.0f}" for dice in found.values())])
+            for case in _cases(found["alone"])
+        ]
+    names = [label(arm) for arm in arms(preset.scene, preset)]
+    return table(["Dice of the image shown", *names], rows)
+
+
+def figures(preset: Preset, places: Places) -> dict[str, str]:
+    """Outlines, drawn where the students were trained; with the images among the runs."""
     rows, names = [], ["truth"]
     for data_set in preset.data_sets:
         scene = preset.scenes(data_set, 1)[0]
@@ -61,19 +75,22 @@ def page(preset: Preset, places: Places) -> str:
         names = ["truth", *(label(arm) for arm in chosen)]
         test = scene.on(places, say_nothing).part("test")
         masks = {arm: _masks(cell, places, test) for arm, cell in chosen.items()}
-        order = np.argsort(chosen["alone"].result(places)["images"], kind="stable")
-        for quantile in QUANTILES:
-            case = int(order[round(quantile * (len(order) - 1))])
+        for case in _cases(chosen["alone"].result(places)["images"]):
             shown = [test.masks[case, 0], *(found[case, 0] for found in masks.values())]
             rows.append((data_set, test.images[case], shown))
-    (places.results / FIGURE).write_text(_svg(rows, names))
     colours = [picture.TRUTH, *[picture.PREDICTION] * (len(names) - 1)]
     columns = [
         [picture.outlined(image, shown[k][None], colour) for _, image, shown in rows]
         for k, colour in enumerate(colours)
     ]
     picture.sheet(columns, names).save(places.runs / "qualitative.png")
-    return f"![Outlines]({FIGURE})\n"
+    return {"qualitative.svg": _svg(rows, names)}
+
+
+def _cases(dice: Sequence[float]) -> list[int]:
+    """Which test images are shown: by their place in the order of a student alone."""
+    order = np.argsort(dice, kind="stable")
+    return [int(order[round(quantile * (len(order) - 1))]) for quantile in QUANTILES]
 
 
 def _masks(cell: StudentCell, places: Places, test: Arrays) -> NDArray[np.uint8]:
@@ -87,7 +104,7 @@ def _masks(cell: StudentCell, places: Places, test: Arrays) -> NDArray[np.uint8]
 
 
 def _svg(rows: Sequence[tuple[str, Any, Sequence[NDArray[np.uint8]]]], names: Sequence[str]) -> str:
-    """Rows of cases, columns of students; the truth is dashed below each."""
+    """Rows of cases, columns of students; the truth is grey below each."""
     width, height = NAMES + len(names) * (SIDE + GAP), HEAD + len(rows) * (SIDE + GAP)
     parts = [
         f'<text x="{NAMES + (SIDE + GAP) * k}" y="18">{escape(name)}</text>'
@@ -127,9 +144,6 @@ def _area(mask: NDArray[np.uint8]) -> str:
 def _outline(mask: NDArray[np.uint8]) -> str:
     """The border of a mask along its pixels, as SVG writes it."""
     padded = np.pad(mask.astype(bool), 1)
-    parts = []
-    for row, column in np.argwhere(padded[1:, 1:-1] != padded[:-1, 1:-1]).tolist():
-        parts.append(f"M{column} {row}h1")
-    for row, column in np.argwhere(padded[1:-1, 1:] != padded[1:-1, :-1]).tolist():
-        parts.append(f"M{column} {row}v1")
-    return "".join(parts)
+    level = np.argwhere(padded[1:, 1:-1] != padded[:-1, 1:-1]).tolist()
+    upright = np.argwhere(padded[1:-1, 1:] != padded[1:-1, :-1]).tolist()
+    return "".join(f"M{x} {y}h1" for y, x in level) + "".join(f"M{x} {y}v1" for y, x in upright)
