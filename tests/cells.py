@@ -59,3 +59,13 @@ class NeedsRefused(Sleepy):
     @property
     def after(self):
         return (Refused(),)
+
+
+@dataclass(frozen=True)
+class Pid(Sleepy):
+    """Says who makes it, and then nothing for long."""
+
+    def make(self, places, report):
+        places.runs.mkdir(parents=True, exist_ok=True)
+        (places.runs / f"{self.word}.pid").write_text(str(os.getpid()))
+        time.sleep(600)

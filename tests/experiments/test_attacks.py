@@ -6,7 +6,7 @@ import pytest
 
 from canal.data.synthetic import write
 from canal.experiments import attacks
-from canal.experiments.attacks import ARMS, AttackCell, NetworksCell, markdown
+from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell, markdown
 from canal.experiments.cell import Places
 from canal.experiments.grid import run_grid
 from canal.experiments.roc_figure import figure
@@ -20,7 +20,7 @@ def cells(tmp_path, monkeypatch):
     monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
     training = TrainingSettings(steps=2, batch_size=4, save_every=2)
     scene = Scene("synthetic", size=32, recipient=8, base_channels=8, training=training)
-    networks = NetworksCell(scene, shadows=8, canaries=1)
+    networks = ShadowsCell(scene, shadows=8, canaries=1)
     chosen = [arm for arm in ARMS if arm.name in ("no noise", "CANAL, the paper's eps 8")]
     return [AttackCell(networks, arm, decoder_steps=2) for arm in chosen]
 

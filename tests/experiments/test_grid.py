@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -57,18 +58,16 @@ def test_what_fails_is_named_and_the_rest_goes_on(places, jobs):
     told = {}
     watch = Watch(end=lambda cell, failure, left: told.update({cell.name: failure}))
     failed = run_grid(cells, places, jobs=jobs, watch=watch)
+    more = places.runs / f"{cells[2].slug}.error.txt"
     assert failed == {
         cells[0].slug: "the way out is a door",
         cells[1].slug: "needs a, which failed",
-        cells[2].slug: "ZeroDivisionError: by nothing",
+        cells[
+            2
+        ].slug: f"ZeroDivisionError: by nothing (more in {places.runs / cells[2].slug}.error.txt)",
     }
-    assert told == {
-        "a": "the way out is a door",
-        "waits": "needs a, which failed",
-        "b": "ZeroDivisionError: by nothing",
-        "fine": None,
-        "too": None,
-    }
+    assert told == {cell.name: failed.get(cell.slug) for cell in cells}
+    assert "ZeroDivisionError" in more.read_text()
 
 
 def test_workers_share_the_cores_and_may_die(places):
@@ -95,14 +94,46 @@ def test_killed_it_goes_on_where_it_was(places, tmp_path):
     names = [str(place) for place in (places.data, places.runs, places.results)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen([sys.executable, "-c", code, *names], env=env) as process:
-        deadline = time.monotonic() + 60
-        while not (places.runs / "c").is_file() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(places.runs / "c")
         process.kill()
     cells = [Sleepy("a"), Sleepy("b"), Sleepy("c", seconds=600.0)]
     assert [cell.name for cell in missing(cells, places)] == ["c"]
     assert run_grid([*cells[:2], Sleepy("c")], places) == {}
     assert begun(places) == {"a": 1, "b": 1, "c": 2}
+
+
+def test_workers_end_with_their_grid(places):
+    """A grid that is killed leaves nobody behind who would write where the next one works."""
+    code = (
+        "from pathlib import Path; from cells import Sleepy; import sys;"
+        "from canal.experiments.cell import Places; from canal.experiments.grid import run_grid;"
+        "places = Places(*(Path(name) for name in sys.argv[1:]));"
+        "__name__ == '__main__' and run_grid([Pid(w) for w in 'ab'], places, jobs=2)"
+    ).replace("Sleepy", "Pid")
+    names = [str(place) for place in (places.data, places.runs, places.results)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", code, *names], env=env) as process:
+        pids = [int(wait_for(places.runs / f"{word}.pid")) for word in "ab"]
+        process.kill()
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in pids)
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 60
+    while not (path.is_file() and path.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return path.read_text()
+
+
+def alive(pid):
+    """Whether a process runs; one that ended and was not yet collected does not."""
+    try:
+        return "Z" not in (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1][:3]
+    except FileNotFoundError:
+        return False
 
 
 def test_no_jobs_is_refused(places):

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from canal.attacks.view import noiseless_rows, released_rows, spreads
+from canal.errors import DataError
 from canal.experiments import levers, table1
 from canal.experiments.cell import Places, say_nothing
 from canal.experiments.paper import EXPERIMENTS, write_synthetic
 from canal.experiments.preset import PRESETS
-from canal.experiments.stage import Federation
+from canal.experiments.stage import Federation, check_data
 from canal.experiments.students import Asked, NetworksCell, StudentCell, predict
 from canal.release.store import Release
 from typed import call
@@ -27,7 +28,7 @@ def made(tmp_path_factory):
         patch.setenv("CANAL_CACHE", str(home / "cache"))
         patch.chdir(home)
         said = call(home, "experiment", "all", "--smoke", timeout=900)
-        yield Places(home / "runs" / "data", home / "runs", home / "results" / "paper"), said
+        yield Places(home / "runs" / "data", home / "runs", home / "runs" / "smoke"), said
 
 
 def test_every_table_and_figure_is_made(made):
@@ -59,15 +60,17 @@ def test_a_second_run_makes_nothing(made, monkeypatch):
 
 
 def test_arms_share_all_but_one_thing(made):
-    """Split, teachers and draws: noise in units of its sigma is the same in all releases."""
+    """Split, teachers, caps, channels and draws: noise over its sigma is the same in releases."""
     places, _ = made
     arms = table1.students(SMOKE.scenes("synthetic", 1)[0], SMOKE.epsilons)
     stage = arms["alone"].scene.on(places, say_nothing)
-    drawn = []
+    drawn, published = [], []
     for name in ("uniform 8", "canal 8"):
         release = Release.open(places.runs / arms[name].slug / "release")
         clear = noiseless_rows(release, stage.ensemble, stage.part("recipient"))
         drawn.append((released_rows(release) - clear) / spreads(release))
+        published.append((release.channels.tolist(), release.caps.tolist()))
+    assert published[0] == published[1]
     assert np.corrcoef(drawn[0].ravel(), drawn[1].ravel())[0, 1] > 0.999
 
 
@@ -92,16 +95,20 @@ def test_an_ensemble_votes_with_probabilities(made):
 
 
 def test_signal_is_what_it_says(made):
-    """Four times the epsilon is far more signal; knobs change what a student hears."""
+    """Less noise is more signal; to shrink what one hears is not."""
     places, _ = made
     scene = SMOKE.scenes("synthetic", 1)[0]
     lever = levers.LEVERS[levers.PAPERS].student(scene, "patient", 8.0)
-    wiener = levers.LEVERS["Wiener"].student(scene, "patient", 8.0)
-    paper = StudentCell(scene, "release", Asked())
-    found = [cell.result(places)["release"] for cell in (lever, wiener, paper)]
-    assert found[0]["signal_db"] < found[1]["signal_db"]
-    assert found[0]["signal_db"] < found[2]["signal_db"]
-    assert found[0]["epsilon"]["patient"] < 8 < found[2]["epsilon"]["patient"]
+    shrunk, many = (
+        levers.LEVERS[name].student(scene, "patient", 8.0).result(places)["release"]["signal_db"]
+        for name in ("Wiener", "K = 10")
+    )
+    patient, paper = (
+        cell.result(places)["release"] for cell in (lever, StudentCell(scene, "release", Asked()))
+    )
+    assert shrunk == pytest.approx(patient["signal_db"], abs=3)
+    assert min(many, paper["signal_db"]) > patient["signal_db"] + 2
+    assert patient["epsilon"]["patient"] < 8 < paper["epsilon"]["patient"]
 
 
 def test_hospitals_with_the_same_names_are_pooled(tmp_path, monkeypatch):
@@ -112,6 +119,17 @@ def test_hospitals_with_the_same_names_are_pooled(tmp_path, monkeypatch):
     parts = {name: set(stage.part(name).ids) for name in ("test", "recipient", "synthetic")}
     assert not parts["test"] & parts["recipient"]
     assert len(stage.part("pooled").ids) == len(parts["recipient"]) + len(parts["synthetic"])
+
+
+def test_other_data_are_refused(tmp_path):
+    data = write_synthetic(tmp_path / "data")
+    places = Places(data, tmp_path / "runs", tmp_path / "results")
+    check_data(places)
+    check_data(places)
+    check_data(replace(places, data=tmp_path / "nothing"))  # no data, nothing to compare
+    next((data / "synthetic").rglob("*.png")).write_bytes(b"another image")
+    with pytest.raises(DataError, match="made with another synthetic"):
+        check_data(places)
 
 
 def test_another_scene_is_another_cell():

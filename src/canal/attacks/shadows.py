@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data.duplicates import THRESHOLD, connected, similar_pairs, thumbnails
+from canal.data.duplicates import people
 from canal.errors import InvalidValueError
 from canal.teachers.run import train
 from canal.teachers.settings import TrainingSettings
@@ -55,7 +55,7 @@ class Pool:
                 f"{twins} of the outsiders' images are the cohort's own; give images of others"
             )
         sides = [
-            replace(arrays, groups={n: f"{side} {one}" for n, one in _people(arrays).items()})
+            replace(arrays, groups={n: f"{side} {one}" for n, one in _named(arrays)})
             for side, arrays in (("cohort", cohort), ("outside", outsiders))
         ]
         both = sides[0].beside(sides[1])
@@ -110,10 +110,5 @@ def train_shadows(
     return made
 
 
-def _people(arrays: Arrays) -> dict[str, str]:
-    """Who is on each image; those whose images are near-identical are the first of them."""
-    who = [arrays.groups.get(name, f"image {name}") for name in arrays.ids]
-    twins = similar_pairs(thumbnails(arrays.images), THRESHOLD)
-    same = connected(((who[a], who[b]) for a, b in twins), who)
-    first = {person: people[0] for people in same for person in people}
-    return {name: first[person] for name, person in zip(arrays.ids, who, strict=True)}
+def _named(arrays: Arrays) -> Iterable[tuple[str, str]]:
+    return zip(arrays.ids, people(arrays), strict=True)

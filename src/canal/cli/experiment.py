@@ -57,7 +57,7 @@ def attacks(
     data: _Data,
     out: _Out = Path("results/attacks"),
     runs: _Runs = Path("runs"),
-    seeds: Annotated[int, typer.Option(help="How many, from 0.")] = 5,
+    seeds: Annotated[int, typer.Option(help="How many, from --seed on.")] = 5,
     size: _Size = 64,
     queries: Annotated[int, typer.Option(help="N, the recipient's images.")] = 200,
     shadows: Annotated[int, typer.Option(help="Teachers that the patient attack trains.")] = 12,
@@ -69,7 +69,7 @@ def attacks(
     """Attack releases on ISIC 2018: membership of images and patients, inversion."""
     from dataclasses import replace
 
-    from canal.experiments.attacks import ARMS, AttackCell, NetworksCell, markdown
+    from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell, markdown
     from canal.experiments.cell import Places
     from canal.experiments.roc_figure import figure
     from canal.experiments.stage import Scene
@@ -77,7 +77,7 @@ def attacks(
     places = Places(data, runs, out)
     scene = _scene(Scene("ISIC 2018", size=size, recipient=queries), settings)
     networks = [
-        NetworksCell(replace(scene, seed=seed), shadows=shadows, canaries=canaries)
+        ShadowsCell(replace(scene, seed=scene.seed + seed), shadows=shadows, canaries=canaries)
         for seed in range(seeds)
     ]
     cells = [AttackCell(each, arm, decoder_steps) for each in networks for arm in ARMS]
@@ -97,7 +97,9 @@ def _paper(name: str, about: str) -> None:
         data: Annotated[
             Path | None, typer.Option(help="Folder that holds the public data sets.")
         ] = None,
-        out: _Out = Path("results/paper"),
+        out: Annotated[
+            Path | None, typer.Option(help="Where the cells go; results/PRESET unless given.")
+        ] = None,
         runs: _Runs = Path("runs"),
         preset: Annotated[
             Literal["cpu", "paper"],
@@ -115,9 +117,11 @@ def _paper(name: str, about: str) -> None:
 
         if smoke:
             data = write_synthetic(runs / "data")
+            out = runs / "smoke" if out is None else out
         elif data is None:
             raise InvalidValueError("give --data, the folder of the data sets, or --smoke")
         size = PRESETS["smoke" if smoke else preset]
+        out = Path("results") / preset if out is None else out
         chosen = list(EXPERIMENTS) if name == "all" else [name]
         places = Places(data, runs, out)
         _make([cell for each in chosen for cell in EXPERIMENTS[each].cells(size)], places, jobs)
@@ -157,7 +161,9 @@ def _make(cells: Sequence[Cell], places: Places, jobs: int) -> None:
     from canal.cli.progress import watching
     from canal.errors import InvalidValueError
     from canal.experiments.grid import missing, run_grid
+    from canal.experiments.stage import check_data
 
+    check_data(places)
     with watching(len(missing(cells, places))) as watch:
         failed = run_grid(cells, places, jobs=jobs, watch=watch)
     if failed:

@@ -65,7 +65,7 @@ def watching(total: int) -> Iterator[Watch]:
             news = "" if left is None else f"{_clock(left)} left"
             bar.update(whole, advance=1, news=news)
             if failure is not None:
-                console.print(f"[red]failed[/red] {escape(cell.name)}: {escape(failure)}")
+                console.print(f"[red]failed[/red] {escape(cell.slug)}: {escape(failure)}")
             elif not console.is_terminal:
                 console.print(f"made {escape(cell.name)}", f"({news})" if news else "")
 

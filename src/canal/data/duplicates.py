@@ -8,13 +8,16 @@ among the non-members makes every membership attack, and every test score, a lie
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from canal.data.case import Case
 from canal.data.decode import decode_image, is_volume
+
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
 
 THUMBNAIL = 32
 THRESHOLD = 0.975
@@ -67,6 +70,15 @@ def near_duplicates(
         rows.append(thumbnail(case))
         progress(1)
     return groups_of(similar_pairs(np.array(rows), threshold), [case.id for case in cases])
+
+
+def people(arrays: Arrays) -> list[str]:
+    """Whom each decoded image shows; those with near-identical images are the first of them."""
+    who = [arrays.groups.get(name, f"image {name}") for name in arrays.ids]
+    twins = similar_pairs(thumbnails(arrays.images), THRESHOLD)
+    same = connected(((who[a], who[b]) for a, b in twins), who)
+    first = {person: group[0] for group in same for person in group}
+    return [first[person] for person in who]
 
 
 def similar_pairs(thumbnails: NDArray[np.float32], threshold: float) -> list[tuple[int, int]]:

@@ -86,6 +86,10 @@ class Targets:
             found = self.release.batch(names) * self._unit
         else:
             found = self._pure_noise(names)
+        return self.heard(found)
+
+    def heard(self, found: Tensor) -> Tensor:
+        """What the knobs make of features `[B, M, *grid]` in the unit ball."""
         for axis, matrix in enumerate(self._low):
             if matrix is not None:
                 found = (found.movedim(2 + axis, -1) @ matrix).movedim(-1, 2 + axis)

@@ -62,8 +62,10 @@ class Cell(ABC):
 
     @property
     def digest(self) -> str:
-        """Of all fields, and of what they mean."""
-        text = json.dumps([type(self).__name__, self.version, asdict(self)], sort_keys=True)
+        """Of all fields, of what they mean, and of the cells that this one builds on."""
+        needs = [cell.digest for cell in self.after]
+        about = [type(self).__name__, self.version, asdict(self), needs]
+        text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

@@ -6,6 +6,7 @@ takes, at the same epsilon.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,6 +73,8 @@ class IterationCell(Cell):
             Queries.of(asked),
             Secret.seeded(self.scene.seed),
         )
+        # Fresh noise is counted from the start: what a killed run left behind is not gone on with.
+        shutil.rmtree(folder / "student", ignore_errors=True)
         train_student(
             *(folder / "student", stage.init, asked, training),
             release=often,

@@ -17,8 +17,8 @@ ARMS = {
     "the ensemble itself": None,
     "student, no noise": StudentCell(Scene(""), "noiseless", Asked(allocation="none")),
     "student, uniform eps 8": StudentCell(Scene(""), "release", Asked(allocation="uniform")),
-    "student alone": StudentCell(Scene(""), "alone"),
 }
+ALONE = "student alone"
 
 
 def scenes(preset: Preset, size: int) -> list[Scene]:
@@ -27,14 +27,19 @@ def scenes(preset: Preset, size: int) -> list[Scene]:
 
 
 def cells(preset: Preset) -> Sequence[Cell]:
-    """Everything that the figure is made of."""
-    return [
+    """Everything that the figure is made of; a student alone knows of no teacher."""
+    listening = [
         replace(cell, scene=scene)
         for size in preset.sizes
         for scene in scenes(preset, size)
         for cell in ARMS.values()
         if cell is not None
     ]
+    return [*listening, *_alone(preset)]
+
+
+def _alone(preset: Preset) -> list[StudentCell]:
+    return [StudentCell(scene, "alone") for scene in scenes(preset, preset.scene.sites)]
 
 
 def page(preset: Preset, places: Places) -> str:
@@ -52,10 +57,14 @@ def figures(preset: Preset, places: Places) -> dict[str, str]:
 
 
 def _lines(preset: Preset, places: Places) -> dict[str, dict[str, Estimate]]:
-    return {
+    found = {
         arm: {str(size): _dice(preset, places, arm, size).estimate() for size in preset.sizes}
         for arm in ARMS
     }
+    cells = _alone(preset)
+    networks = [NetworksCell(cell.scene).result(places) for cell in cells]
+    alone = dice([cell.result(places) for cell in cells], networks).estimate()
+    return found | {ALONE: {str(size): alone for size in preset.sizes}}
 
 
 def _dice(preset: Preset, places: Places, arm: str, size: int) -> Sample:

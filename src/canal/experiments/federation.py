@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from canal.experiments.cell import Cell, Places
-from canal.experiments.markdown import row, shown, table
+from canal.experiments.markdown import decibels, row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Federation, Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
+from canal.release.digits import upwards
 
 HOSPITALS = ("Kvasir-SEG", "CVC-ClinicDB", "ETIS-Larib")
 ARMS = {
@@ -19,6 +21,8 @@ ARMS = {
     "CANAL, a patient's eps 8": StudentCell(Scene(""), "release", Asked("honest")),
     "all images pooled": StudentCell(Scene(""), "pooled"),
 }
+
+NOISY = ("CANAL, the paper's eps 8", "CANAL, a patient's eps 8")
 
 
 def scenes(preset: Preset, recipient: str) -> list[Federation]:
@@ -50,27 +54,48 @@ def cells(preset: Preset) -> Sequence[Cell]:
 
 
 def page(preset: Preset, places: Places) -> str:
-    """One column a recipient."""
-    columns = {}
-    for recipient in recipients(preset):
-        chosen = scenes(preset, recipient)
-        networks = [NetworksCell(scene).result(places) for scene in chosen]
-        column = {
-            f"the teacher of {site}": dice([each["networks"][site] for each in networks], networks)
-            for site in chosen[0].others
-        }
-        column["their ensemble"] = dice(
-            [each["networks"]["ensemble"] for each in networks], networks
-        )
-        for arm, cell in ARMS.items():
-            made = [replace(cell, scene=scene).result(places) for scene in chosen]
-            column[arm] = dice(made, networks)
-        columns[recipient] = column
+    """Dice of everyone, and gains over a student alone; one column a recipient."""
+    columns = {name: _column(preset, places, name) for name in recipients(preset)}
     names = dict.fromkeys(name for column in columns.values() for name in column)
-    rows = [
-        row([name, *(shown(c[name].estimate()) if name in c else "–" for c in columns.values())])
-        for name in names
-    ]
-    return table(
-        ["on the recipient's test images", *(f"recipient {name}" for name in columns)], rows
+    rows = [row([name, *(c.get(name, "–") for c in columns.values())]) for name in names]
+    return table(["", *(f"recipient {name}" for name in columns)], rows)
+
+
+def _column(preset: Preset, places: Places, recipient: str) -> dict[str, str]:
+    chosen = scenes(preset, recipient)
+    networks = [NetworksCell(scene).result(places) for scene in chosen]
+    made = {
+        arm: [replace(cell, scene=scene).result(places) for scene in chosen]
+        for arm, cell in ARMS.items()
+    }
+    column = {
+        "its labelled images (people on them)": _counted(networks, "recipient"),
+        "its test images (people)": _counted(networks, "test"),
+    }
+    for who in (*chosen[0].others, "ensemble"):
+        name = "their ensemble" if who == "ensemble" else f"the teacher of {who}"
+        column[name] = shown(
+            dice([each["networks"][who] for each in networks], networks).estimate()
+        )
+    alone = dice(made["alone"], networks)
+    for arm, cells in made.items():
+        ours = dice(cells, networks)
+        column[arm] = shown(ours.estimate())
+        if arm != "alone":
+            gain = ours.minus(alone).estimate()
+            column[f"{arm}: gain over alone"] = f"{shown(gain, signed=True)}, p {gain.p:.2g}"
+        if arm in NOISY:
+            column[f"{arm}: signal"] = decibels(cell["release"]["signal_db"] for cell in cells)
+            patient = [cell["release"]["epsilon"]["patient"] for cell in cells]
+            column[f"{arm}: a patient's eps"] = f"{upwards(max(patient), 4):g}"
+    return column
+
+
+def _counted(networks: Sequence[Mapping[str, Any]], part: str) -> str:
+    """Over seeds, from the least to the most."""
+    images = [each["sizes"][part] for each in networks]
+    people = [each["crowd"][part] for each in networks]
+    return " ".join(
+        template.format("–".join(map(str, sorted({min(counts), max(counts)}))))
+        for template, counts in (("{}", images), ("({})", people))
     )

@@ -9,15 +9,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from canal.errors import CanalError, InvalidValueError
-from canal.experiments.cell import Cell, Places, say_nothing
+from canal.experiments.cell import Cell, Places, Report
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -73,16 +75,16 @@ class _Queue:
             self.failed[cell.slug] = failure
 
     def left(self, jobs: int) -> float | None:
-        """Seconds, if cells of every kind that is left were made before."""
+        """Seconds, if any cell was made; a kind that was not takes as long as the others."""
+        every = [seconds for known in self.seconds.values() for seconds in known]
+        if not every:
+            return None
         total = 0.0
         for slug, cell in self.cells.items():
-            if slug in self.here or slug in self.failed:
-                continue
-            known = self.seconds.get(type(cell).__name__)
-            if not known:
-                return None
-            total += sum(known) / len(known)
-        return total / jobs
+            if slug not in self.here and slug not in self.failed:
+                known = self.seconds.get(type(cell).__name__, every)
+                total += sum(known) / len(known)
+        return total / max(jobs, 1)
 
 
 def run_grid(
@@ -130,8 +132,10 @@ def _finish(
     watch.end(cell, failure, queue.left(jobs))
     if failure is not None:
         for other in queue.blocked():
-            queue.begun.add(other.slug)
-            _finish(queue, other, f"needs {cell.name}, which failed", started, jobs, watch)
+            if other.slug not in queue.begun:
+                queue.begun.add(other.slug)
+                why = f"needs {cell.name}, which failed"
+                _finish(queue, other, why, time.monotonic(), jobs, watch)
 
 
 def _run_here(queue: _Queue, places: Places, jobs: int, watch: Watch) -> None:
@@ -145,14 +149,17 @@ def _run_here(queue: _Queue, places: Places, jobs: int, watch: Watch) -> None:
         _finish(queue, cell, _attempt(cell, places, report), started, jobs, watch)
 
 
-def _attempt(cell: Cell, places: Places, report: Any = say_nothing) -> str | None:
+def _attempt(cell: Cell, places: Places, report: Report) -> str | None:
     """Make a cell; why not, if it fails."""
     try:
         cell.result(places, report)
     except CanalError as error:
         return str(error)
     except Exception as error:  # one cell must not take the others with it
-        return f"{type(error).__name__}: {error}"
+        path = places.runs / f"{cell.slug}.error.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc())
+        return f"{type(error).__name__}: {error} (more in {path})"
     return None
 
 
@@ -175,6 +182,12 @@ class _Worker:
         theirs.close()
         return cls(process, ours)
 
+    def give(self, cell: Cell) -> None:
+        """Have it make a cell; one that died meanwhile says so when it is listened to."""
+        self.cell, self.started = cell, time.monotonic()
+        with suppress(BrokenPipeError):
+            self.connection.send(cell)
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.join()
@@ -183,14 +196,16 @@ class _Worker:
 
 def _run_apart(queue: _Queue, places: Places, jobs: int, watch: Watch) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    workers = [_Worker.start(places, threads) for _ in range(jobs)]
+    workers: list[_Worker] = []
     try:
+        workers += [_Worker.start(places, threads) for _ in range(jobs)]
         while True:
-            for worker in workers:
-                if worker.cell is None and (cell := queue.next()) is not None:
-                    worker.cell, worker.started = cell, time.monotonic()
+            for place, worker in enumerate(workers):
+                if worker.cell is None and not worker.process.is_alive():
+                    workers[place] = _Worker.start(places, threads)
+                if workers[place].cell is None and (cell := queue.next()) is not None:
                     watch.begin(cell)
-                    worker.connection.send(cell)
+                    workers[place].give(cell)
             busy = [worker for worker in workers if worker.cell is not None]
             if not busy:
                 return
@@ -198,8 +213,6 @@ def _run_apart(queue: _Queue, places: Places, jobs: int, watch: Watch) -> None:
             for worker in busy:
                 if worker.connection in ready:
                     _listen(queue, worker, jobs, watch)
-                if worker.cell is None and not worker.process.is_alive():
-                    workers[workers.index(worker)] = _Worker.start(places, threads)
     finally:
         for worker in workers:
             worker.stop()
@@ -224,6 +237,7 @@ def _listen(queue: _Queue, worker: _Worker, jobs: int, watch: Watch) -> None:
 def _work(connection: Connection, places: Places, threads: int) -> None:
     """What a worker does until nobody listens any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grid is interrupted, and ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
     torch.set_num_threads(threads)
@@ -237,6 +251,14 @@ def _work(connection: Connection, places: Places, threads: int) -> None:
             connection.send(("report", what, done, total))
 
         connection.send(("end", _attempt(cell, places, report)))
+
+
+def _end_with_parent() -> None:
+    """A worker whose grid was killed must not go on writing where the next one works."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from canal.experiments.estimate import Estimate
 
@@ -15,6 +17,14 @@ def row(cells: Sequence[str]) -> str:
 def table(heads: Sequence[str], rows: Sequence[str]) -> str:
     """Heads and lines."""
     return "\n".join([row(heads), row(["---"] * len(heads)), *rows]) + "\n"
+
+
+def decibels(values: Iterable[float | None]) -> str:
+    """A mean over seeds; one without any signal makes it minus infinity."""
+    found = list(values)
+    if None in found:
+        return "−∞ dB"
+    return f"{np.mean([value for value in found if value is not None]):.1f} dB"
 
 
 def shown(found: Estimate, *, signed: bool = False) -> str:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from canal.data.duplicates import near_duplicates
 from canal.data.load import load
 from canal.data.readers import read
 from canal.data.split import Split, make_split
+from canal.errors import DataError
 from canal.experiments.cell import Places, Report
+from canal.files import replace_file
 from canal.models.unet import Norm, UNetArchitecture
 from canal.release.ensemble import Ensemble, load_ensemble
 from canal.teachers.run import initialise, train
@@ -36,6 +38,29 @@ DATA_SETS = {
 }
 
 
+def check_data(places: Places) -> None:
+    """Refuse to put cells beside those that were made with other data; the first are noted.
+
+    A data set is known by the names and sizes of its files.
+    """
+    path = places.results / "data.json"
+    noted: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
+    found = {}
+    for name, folder in DATA_SETS.items():
+        root = places.data / folder
+        if root.is_dir():
+            files = sorted((str(f.relative_to(root)), f.stat().st_size) for f in root.rglob("*.*"))
+            found[name] = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+    other = [name for name in found if noted.get(name, found[name]) != found[name]]
+    if other:
+        raise DataError(
+            f"the cells in {places.results} were made with another {', '.join(other)}; give the "
+            "same data, or another --out and --runs"
+        )
+    places.results.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps(noted | found, indent=1) + "\n").encode())
+
+
 @dataclass(frozen=True)
 class Scene:
     """What determines data and teachers.
@@ -52,6 +77,9 @@ class Scene:
         training: of every network; its seed is the scene's.
         test: share of the cases that is only measured on.
     """
+
+    # Raised when the same fields come to give other networks.
+    version: ClassVar[int] = 1
 
     data_set: str
     seed: int = 0
@@ -71,8 +99,8 @@ class Scene:
     @property
     def slug(self) -> str:
         """Names the folder."""
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-        return f"{self.name}-{digest[:16]}"
+        text = json.dumps([type(self).__name__, self.version, asdict(self)], sort_keys=True)
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def on(self, places: Places, report: Report) -> Stage:
         """The scene on disk."""
@@ -112,6 +140,9 @@ class Stage:
     @cached_property
     def split(self) -> Split:
         """Who tests, who asks, who teaches; scans that show no lesion are left out."""
+        return Split.read(self._write_split())
+
+    def _write_split(self) -> Path:
         path = self.folder / "split.json"
         if not path.is_file():
             cases = read(self.source, normal=False).cases
@@ -124,7 +155,7 @@ class Stage:
                 seed=self.scene.seed,
             )
             made.write(path)
-        return Split.read(path)
+        return path
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -138,8 +169,7 @@ class Stage:
         return self._parts[name]
 
     def _load(self, name: str) -> Arrays:
-        assert self.split  # noqa: S101  # it is made by now
-        path = self.folder / "split.json"
+        path = self._write_split()
         return load(self.source, size=self.scene.size, split=path, part=name, normal=False)
 
     @cached_property

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from canal.attacks.view import noiseless_rows
+from canal.data.duplicates import people
 from canal.distill.run import Mode
 from canal.distill.run import train as train_student
 from canal.distill.targets import Targets
@@ -59,7 +61,7 @@ class Asked:
     share: float = 0.1
     choices: tuple[tuple[str, Any], ...] = ()
 
-    def create(self, stage: Stage, folder: Any) -> Release:
+    def create(self, stage: Stage, folder: Path) -> Release:
         """Make the release; its draws are those of every arm of the scene."""
         ensemble, queries = stage.ensemble, Queries.of(stage.part("recipient"))
         channels, _ = ensemble.shape(*_shape(queries.arrays))
@@ -102,6 +104,10 @@ class NetworksCell(Cell):
         return {
             "split": stage.split.digest,
             "sizes": {name: len(stage.part(name).ids) for name in ("test", "recipient", *teachers)},
+            "crowd": {
+                name: len(set(people(stage.part(name))))
+                for name in ("test", "recipient", *teachers)
+            },
             "people": _people(test),
             "variation": [variation(each.tap.features(images)) for each in stage.ensemble.teachers],
             "networks": {name: scored(members, test) for name, members in networks.items()},
@@ -153,7 +159,9 @@ class StudentCell(Cell):
         )
         network, _ = checkpoint.load(folder / "student")
         found = scored([network], stage.part("test"))
-        return found | {"release": None if release is None else facts(release, stage, self.distill)}
+        if release is None or self.mode == "noise-only":
+            return found | {"release": None}
+        return found | {"release": facts(release, stage, self.distill)}
 
 
 def dice(found: Sequence[Mapping[str, Any]], networks: Sequence[Mapping[str, Any]]) -> Sample:
@@ -163,15 +171,18 @@ def dice(found: Sequence[Mapping[str, Any]], networks: Sequence[Mapping[str, Any
         found: results with `images`, one a seed.
         networks: results of `NetworksCell` of the same scenes, which know whom the images show.
     """
-    people = tuple(np.array(cell["people"]) for cell in networks)
-    return Sample(tuple(100 * np.array(cell["images"]) for cell in found), people)
+    share = networks[0]["cell"]["scene"]["test"]
+    return Sample(
+        tuple(100 * np.array(cell["images"]) for cell in found),
+        tuple(np.array(cell["people"]) for cell in networks),
+        share / (1 - share),
+    )
 
 
 def scored(networks: Sequence[nn.Module], test: Arrays) -> dict[str, Any]:
     """Dice of every test image, and its mean; several networks vote with their probabilities."""
-    found = evaluate.scores(predict(networks, test), test)
-    dice = [score.dice for score in found]
-    return {"dice": float(np.mean(dice)), "images": [round(value, 4) for value in dice]}
+    found = evaluate.dice(predict(networks, test), test)
+    return {"dice": float(found.mean()), "images": [round(value, 4) for value in found.tolist()]}
 
 
 def predict(networks: Sequence[nn.Module], arrays: Arrays) -> NDArray[np.uint8]:
@@ -194,15 +205,19 @@ def facts(release: Release, stage: Stage, distill: DistillSettings) -> dict[str,
 
     `signal_db` compares the targets with what they would be without noise, in decibels of
     $\sum_c w_c\,\mathrm{var}_c / \sum_c w_c\,\mathrm{mse}_c$: the variance over queries (what one
-    image says that another does not) over the error of a target, knobs and weights included. A
-    target that says nothing has 0 dB or less.
+    image says that another does not) over the noise, both behind the knobs and with the weights of
+    the student. So shrinking a target changes nothing; a projection that takes off more noise than
+    signal does.
     """
+    import torch
+
     plan = release.plan
     if plan.allocation == "none":
         return {"epsilon": dict.fromkeys(UNITS), "signal_db": None}
     targets = Targets(release, distill)
     shape = (-1, len(release.channels), *plan.grid)
     truth = noiseless_rows(release, stage.ensemble, stage.part("recipient")).reshape(shape)
+    truth = targets.heard(torch.from_numpy(truth).float()).double().numpy()
     heard = targets.batch(release.ids).double().numpy()
     weight = targets.weight.double().numpy()
     signal = (weight * _per_channel(truth.var(axis=0)[None])).sum()
@@ -232,6 +247,6 @@ def _shape(arrays: Arrays) -> tuple[int, tuple[int, ...]]:
 
 def _people(arrays: Arrays) -> list[int]:
     """Whom each image shows, by number."""
-    names = [arrays.groups.get(name, f"image {name}") for name in arrays.ids]
+    names = people(arrays)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return [numbers[name] for name in names]

@@ -10,11 +10,12 @@ import numpy as np
 
 from canal.experiments.cell import Cell, Places
 from canal.experiments.estimate import Estimate, Sample, holm
-from canal.experiments.markdown import row, shown, table
+from canal.experiments.markdown import decibels, row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
-from canal.privacy.units import UNITS, Unit
+from canal.privacy.units import UNITS
+from canal.release.digits import upwards
 
 ALLOCATIONS = {"uniform": "uniform", "canal": "CANAL"}
 CONTROLS = {
@@ -101,7 +102,7 @@ def _mean_teacher(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(preset: Preset, places: Places) -> list[DataSet]:
-    """Results that are there already."""
+    """All results; what is not there yet is made."""
     found = []
     for name in preset.data_sets:
         scenes = preset.scenes(name, preset.seeds)
@@ -132,7 +133,7 @@ def _everything(data_sets: Sequence[DataSet]) -> str:
     lines = []
     arms = [*MEMBERS, *data_sets[0].arms]
     for arm in arms:
-        cells = [label(arm), _epsilons(data_sets[0], arm)]
+        cells = [label(arm), _epsilons(data_sets, arm)]
         for data in data_sets:
             cells += [shown(data.dice(arm).estimate())]
             cells += ["–" if arm in ("alone", *MEMBERS) else data.closed(arm)]
@@ -140,16 +141,18 @@ def _everything(data_sets: Sequence[DataSet]) -> str:
     return table(heads, lines)
 
 
-def _epsilons(data: DataSet, arm: str) -> str:
-    release = data.arms[arm][0]["release"] if arm in data.arms else None
-    if release is None or arm in CONTROLS:
-        return "none"
+def _epsilons(data_sets: Sequence[DataSet], arm: str) -> str:
+    """The largest over data sets and seeds; infinite where nothing is promised."""
+    cells = [cell for data in data_sets for cell in data.arms.get(arm, ())]
+    releases = [cell["release"] for cell in cells if cell["release"] is not None]
+    if not releases:
+        return "–"
+    return ", ".join(_largest([each["epsilon"][unit] for each in releases]) for unit in UNITS)
 
-    def shown(unit: Unit) -> str:
-        value = release["epsilon"][unit]
-        return "none" if value is None else f"{value:.4g}"
 
-    return ", ".join(shown(unit) for unit in UNITS)
+def _largest(epsilons: Sequence[float | None]) -> str:
+    known = [value for value in epsilons if value is not None]
+    return "∞" if len(known) < len(epsilons) else f"{upwards(max(known), 4):g}"
 
 
 def _comparison(data_sets: Sequence[DataSet]) -> str:
@@ -163,7 +166,7 @@ def _comparison(data_sets: Sequence[DataSet]) -> str:
     corrected = holm([gain.p for _, _, gain in pairs])
     heads = ["data", "eps", "CANAL − uniform", "p", "p, Holm"]
     lines = [
-        row([data.name, arm.split()[1], shown(gain, signed=True), f"{gain.p:.2f}", f"{p:.2f}"])
+        row([data.name, arm.split()[1], shown(gain, signed=True), f"{gain.p:.2g}", f"{p:.2g}"])
         for (data, arm, gain), p in zip(pairs, corrected, strict=True)
     ]
     return table(heads, lines)
@@ -185,7 +188,7 @@ def _reasons(data_sets: Sequence[DataSet]) -> str:
 
 def _signal(results: Sequence[Mapping[str, Any]], arm: str) -> str:
     if arm in ("noise-only", "pooled"):
-        return "none"
+        return "–"
     if arm.startswith("noiseless"):
         return "all"
-    return f"{np.mean([cell['release']['signal_db'] for cell in results]):.0f} dB"
+    return decibels(cell["release"]["signal_db"] for cell in results)

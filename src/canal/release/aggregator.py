@@ -54,8 +54,9 @@ class Options:
             (the divisor stays K). The mechanism is the same either way.
         on_broken: told cohort and query where it contributed zero; for the aggregator's eyes.
         progress: called with the number of images that passed through a network.
-        paired: in a research run, the same standard-normal draws for every plan with this seed, so
-            that the arms of an experiment differ in their sigmas alone.
+        paired: in a research run, the same standard-normal draws for every plan with this seed,
+            of statistics and of features, so that the arms of an experiment differ in their sigmas
+            alone.
     """
 
     broken: Broken = "refuse"
@@ -222,7 +223,7 @@ class _Run:
             self.queries,
             [(teacher.cohort, teacher.tap) for teacher in self.ensemble.teachers],
             self.ensemble.shared,
-            lambda name: Stream(self.secret.key(b"statistic", self.claim, name.encode())),
+            lambda name: Stream(self.secret.key(b"statistic", *self._context(), name.encode())),
             check=self.options.check,
             progress=self.options.progress,
         )
@@ -232,7 +233,8 @@ class _Run:
     def _shards(self, mechanism: Mechanism, statistics: Statistics) -> Iterator[Shard]:
         """Every shard, those that an earlier run finished as they are."""
         warning = stamp(mechanism.calibrated, private=self.private)
-        context = self._context(statistics)
+        published = hashlib.sha256(json.dumps(statistics.to_json()).encode()).digest()
+        context = self._context(published)
         for number, start in enumerate(range(0, len(self.queries.ids), ROWS)):
             stop = min(start + ROWS, len(self.queries.ids))
             path = self.workspace.staging / shard_name(number)
@@ -253,11 +255,11 @@ class _Run:
                 )
                 yield write_shard(path, np.stack(list(rows)), warning)
 
-    def _context(self, statistics: Statistics) -> tuple[bytes, ...]:
-        """What the noise depends on beside the query: everything, unless arms are paired."""
+    def _context(self, *published: bytes) -> tuple[bytes, ...]:
+        """What noise depends on beside what it is added to: everything, unless arms are paired."""
         if self.options.paired and not self.secret.private:
             return ()
-        return self.claim, hashlib.sha256(json.dumps(statistics.to_json()).encode()).digest()
+        return self.claim, *published
 
     def _manifest(
         self,

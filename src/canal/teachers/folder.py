@@ -41,12 +41,14 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / SETTINGS
         content = (json.dumps(resolved, indent=1) + "\n").encode()
-        if path.is_file() and path.read_bytes() != content:
+        if not path.is_file():
+            replace_file(path, content)
+        # What is there already is not written again: other processes may be reading it.
+        elif path.read_bytes() != content:
             raise CheckpointError(
                 f"{self.path} holds a run with other settings or data; give another folder, or "
                 "remove it"
             )
-        replace_file(path, content)
 
     @property
     def is_finished(self) -> bool:
