@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from canal.attacks import shadows as shadows_module
+from canal.attacks.lira import Shadows
 from canal.attacks.patients import Target, attack_patients
 from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import noiseless_rows
@@ -98,10 +99,11 @@ def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
     assert train_shadows(*places) == networks
     assert first == {path: (path / "weights.safetensors").stat().st_mtime_ns for path in networks}
     release = released(site, allocation, allocation=allocation)
-    found = attack_patients(
-        *(release, ensemble, asked, "north"),
-        *(pool, halves, networks, pool.members),
-    )
+    target = Target.of(release, asked)
+    shadows = Shadows(target.features(networks), halves)
+    passed = []
+    found = attack_patients(target, ensemble, "north", pool, shadows, passed.append)
+    assert sum(passed) == len(asked.ids)  # of the one other teacher
     plain = json.loads(json.dumps(found.to_json()))
     assert (plain["members"], plain["others"]) == (4, 4)
     assert (plain["allowed"] is None) == (allocation == "none")

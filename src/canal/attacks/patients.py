@@ -88,41 +88,34 @@ class Target:
 
 
 def attack_patients(
-    release: Release,
+    target: Target,
     ensemble: Ensemble,
-    queries: Arrays,
     site: str,
     pool: Pool,
-    halves: NDArray[np.bool_],
-    networks: Sequence[Path],
-    cohort: Sequence[str],
+    shadows: Shadows,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Finding:
     """Attack what was really released about one site.
 
     Args:
-        release: the release.
+        target: the release, and what was asked.
         ensemble: all of its teachers.
-        queries: what was asked.
         site: whose cohort.
-        pool: patients who may be in it.
-        halves: who is in which shadow, as `Pool.halves` gives it.
-        networks: the shadows.
-        cohort: patients of the pool who really are.
+        pool: patients who may be in it, and who really are.
+        shadows: features of the shadows (`Target.features`), and who is in which.
         progress: called with the number of images that passed through a network.
     """
-    target = Target.of(release, queries)
-    shadows = Shadows(target.features(networks, progress), halves)
     part = target.part(ensemble, site, progress)
-    inside = np.isin(pool.patients, list(cohort))
+    inside = np.isin(pool.patients, pool.members)
 
     def scored(attack: Attack, weights: Floats | None = None) -> Roc:
         observed = shadows.inner_products(part[None], weights)[0]
-        scores = attack(shadows.inner_products(weights=weights), halves, observed, ())
+        scores = attack(shadows.inner_products(weights=weights), shadows.members, observed, ())
         return Roc.of(scores[inside], scores[~inside])
 
     lira, plain = scored(likelihood_ratios), scored(distances, target.noise**2)
-    name = f"membership of patients of {site} (LiRA, {len(networks)} shadows)"
+    name = f"membership of patients of {site} (LiRA, {len(shadows.members)} shadows)"
+    release = target.release
     mu = features_mu(release, "patient")
     return Finding(name, release.manifest.digest, lira, "patient", mu, (PLAIN, plain))
 

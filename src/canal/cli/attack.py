@@ -171,10 +171,10 @@ def _ask_shadows(
     runs: Path,
     seed: int,
 ) -> Finding:
-    from canal.attacks.lira import FEWEST
-    from canal.attacks.patients import attack_patients
+    from canal.attacks.lira import FEWEST, Shadows
+    from canal.attacks.patients import Target, attack_patients
     from canal.attacks.shadows import Pool, train_shadows
-    from canal.cli.progress import training
+    from canal.cli.progress import counting, training
     from canal.errors import InvalidValueError
     from canal.teachers.folder import read_training
 
@@ -204,10 +204,11 @@ def _ask_shadows(
             settings,
             lambda number, progress: report(progress.among(number, count)),
         )
-    return attack_patients(
-        *(scene.release, scene.ensemble, scene.asked, site),
-        *(pool, halves, networks, pool.members),
-    )
+    target = Target.of(scene.release, scene.asked)
+    images = (len(networks) + len(scene.teachers) - 1) * len(scene.asked.ids)
+    with counting("attacking", images) as progress:
+        shadows = Shadows(target.features(networks, progress), halves)
+        return attack_patients(target, scene.ensemble, site, pool, shadows, progress)
 
 
 def _tell(found: dict[str, Any], out: Path | None, *, as_json: bool) -> None:

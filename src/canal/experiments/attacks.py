@@ -180,10 +180,7 @@ class AttackCell(Cell):
         report("scoring shadows", 0, 1)
         shadows = Shadows(target.features(networks.shadows), networks.halves)
         lira, plain = attack_shadows(shadows, target.noise, seed)
-        real = attack_patients(
-            *(release, ensemble, asked, SITE),
-            *(networks.pool, networks.halves, networks.shadows, networks.pool.members),
-        )
+        real = attack_patients(target, ensemble, SITE, networks.pool, shadows)
         steps = iter(range(1, self.decoder_steps + 1))
         painted = invert(
             *(release, ensemble, asked, others),
