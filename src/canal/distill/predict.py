@@ -11,6 +11,7 @@ import numpy as np
 from canal.data.case import Case
 from canal.data.decode import decode_image, is_volume, open_picture
 from canal.errors import DataError
+from canal.models.device import home
 from canal.models.mode import evaluating
 from canal.teachers.batches import to_float
 
@@ -48,7 +49,8 @@ def predict(
     with evaluating(network), torch.no_grad():
         for case in cases:
             pixels = decode_image(case, size=made.size, channels=made.architecture["in_channels"])
-            logits = network(to_float(torch.from_numpy(pixels[None].copy())))[0]
+            batch = to_float(torch.from_numpy(pixels[None].copy())).to(home(network))
+            logits = network(batch)[0].cpu()
             target = _target(out, case)
             target.parent.mkdir(parents=True, exist_ok=True)
             write = _write_volume if is_volume(case.image[0]) else _write_picture

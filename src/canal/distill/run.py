@@ -151,7 +151,7 @@ class Objective:
         """Loss and logits of a batch."""
         import torch
 
-        labelled = torch.from_numpy(self.arrays.labelled[batch.rows])
+        labelled = torch.from_numpy(self.arrays.labelled[batch.rows]).to(batch.images.device)
         if self.targets is None:
             logits = network(batch.images)
             return _over(task_loss(logits, batch.masks), labelled), logits
@@ -170,8 +170,8 @@ class Objective:
         if not asked:
             return ours.sum() * 0
         found = self.targets.batch([names[place] for place in asked])
-        turned = orient(found, batch.orientations[asked])
-        return self.targets.distance(ours[torch.tensor(asked)], turned).mean()
+        turned = orient(found, batch.orientations[asked]).to(ours.device)
+        return self.targets.distance(ours[torch.tensor(asked, device=ours.device)], turned).mean()
 
     def _weight(self, step: int) -> float:
         weight = self.settings.feature_weight

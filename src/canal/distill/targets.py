@@ -98,7 +98,7 @@ class Targets:
     def distance(self, ours: Tensor, targets: Tensor) -> Tensor:
         """The weighted squared distance of each image, `[B]`; a mean over channels and places."""
         error = (ours - targets).square().flatten(2).mean(2)
-        return (error * self.weight).mean(1)
+        return (error * self.weight.to(error.device)).mean(1)
 
     def _pure_noise(self, names: Sequence[str]) -> Tensor:
         import torch

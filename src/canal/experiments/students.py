@@ -24,6 +24,7 @@ from canal.experiments.estimate import Sample
 from canal.experiments.stage import Scene, Stage
 from canal.models import checkpoint
 from canal.models.alignment import variation
+from canal.models.device import home
 from canal.models.mode import evaluating
 from canal.privacy.units import UNITS
 from canal.release.aggregator import Options, create
@@ -195,7 +196,9 @@ def predict(networks: Sequence[nn.Module], arrays: Arrays) -> NDArray[np.uint8]:
     for network in networks:
         with evaluating(network), torch.no_grad():
             batches = torch.from_numpy(np.array(arrays.images)).split(_BATCH)
-            total = total + torch.cat([network(to_float(batch)).sigmoid() for batch in batches])
+            there = home(network)
+            votes = [network(to_float(batch).to(there)).sigmoid().cpu() for batch in batches]
+            total = total + torch.cat(votes)
     masks: NDArray[np.uint8] = (total / len(networks) > 0.5).to(torch.uint8).numpy()
     return masks
 

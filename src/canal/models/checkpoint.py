@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
 from canal.files import replace_file
+from canal.models.device import best
 from canal.models.unet import BOTTLENECK, UNetArchitecture
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def load(folder: Path, network: nn.Module | None = None) -> tuple[nn.Module, Che
                 "for another checkpoint"
             )
     network.load_state_dict(state)
-    return network, description
+    return network.to(best()), description
 
 
 def _description(folder: Path) -> tuple[Checkpoint, str]:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import InvalidValueError
+from canal.models.device import home
 from canal.models.loss import task_loss
 from canal.models.mode import evaluating
 
@@ -70,9 +71,9 @@ class Tap:
 
         with self._watching(stop), torch.no_grad():
             try:
-                self.network(images)
+                self.network(images.to(home(self.network)))
             except _TapReached:
-                return caught[0]
+                return caught[0].cpu()
         raise self._not_reached()
 
     def gradient_energy(self, images: Tensor, masks: Tensor, loss: Loss = task_loss) -> Tensor:
@@ -107,7 +108,8 @@ class Tap:
             return leaves[0].clone()
 
         with self._watching(cut), torch.no_grad():
-            losses = loss(self.network(images), masks)
+            there = home(self.network)
+            losses = loss(self.network(images.to(there)), masks.to(there))
             if not leaves:
                 raise self._not_reached()
             if losses.shape != (len(images),):
@@ -124,7 +126,7 @@ class Tap:
                 raise InvalidValueError(
                     f"the loss does not depend on layer {self.layer!r}; name another layer"
                 )
-        return leaves[0].detach(), gradient.square().flatten(2).mean(2)
+        return leaves[0].detach().cpu(), gradient.square().flatten(2).mean(2).cpu()
 
     @contextmanager
     def _watching(self, hook: Callable[..., Any]) -> Iterator[None]:

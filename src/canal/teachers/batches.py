@@ -6,7 +6,7 @@ the very batches that it would have seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from canal.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -38,6 +39,10 @@ class Batch:
     rows: NDArray[np.int64]
     orientations: NDArray[np.int64]
     step: int = 0
+
+    def to(self, device: torch.device) -> Batch:
+        """The same with images and masks on a device."""
+        return replace(self, images=self.images.to(device), masks=self.masks.to(device))
 
 
 class Batches:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from canal.models.device import home
 from canal.models.mode import evaluating
 from canal.teachers import picture
 from canal.teachers.batches import to_float
@@ -56,7 +57,8 @@ def predict(network: nn.Module, arrays: Arrays) -> NDArray[np.uint8]:
     with evaluating(network), torch.no_grad():
         for start in range(0, len(arrays.ids), _BATCH):
             pixels = torch.from_numpy(np.array(arrays.images[start : start + _BATCH]))
-            masks.append((network(to_float(pixels)) > 0).to(torch.uint8).numpy())
+            logits = network(to_float(pixels).to(home(network)))
+            masks.append((logits > 0).to(torch.uint8).cpu().numpy())
     return np.concatenate(masks)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
 from canal.files import replace_file
+from canal.models.device import best
 from canal.models.loss import task_loss
 from canal.teachers.batches import Batch, Batches
 from canal.teachers.settings import TrainingSettings
@@ -87,6 +88,8 @@ def fit(
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
+    there = best()
+    network.to(there)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
@@ -102,7 +105,7 @@ def fit(
                 group["lr"] = one_cycle(step, settings.steps, settings.learning_rate)
             # What a network draws itself (dropout) follows from seed and step, too.
             torch.manual_seed(settings.seed + 1_000_003 * step)
-            batch = batches[step]
+            batch = batches[step].to(there)
             optimizer.zero_grad(set_to_none=True)
             loss, logits = objective(network, batch)
             loss.backward()
