@@ -9,7 +9,9 @@ from html import escape
 from canal.experiments.estimate import Estimate
 
 WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 40, 44
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 24, 44
+# Of the legend: lines below each other, names beside each other.
+LINE, BESIDE = 18, 2
 COLOURS = ("#0b5270", "#a50d1e", "#52606a", "#7a5c00")
 MARKS = ("circle", "square", "diamond", "cross")
 STYLE = (
@@ -30,6 +32,7 @@ def figure(
         lines: estimates by what is written below the axis, the same for all lines.
     """
     ticks = list(next(iter(lines.values())))
+    top = TOP + LINE * math.ceil(len(lines) / BESIDE)
     ends = [
         end for line in lines.values() for each in line.values() for end in (each.low, each.high)
     ]
@@ -41,7 +44,7 @@ def figure(
         return LEFT + (WIDTH - LEFT - RIGHT) * (place + 0.5) / len(ticks)
 
     def up(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
+        return HEIGHT - BOTTOM - (HEIGHT - top - BOTTOM) * (value - low) / (high - low)
 
     parts = []
     for number in range(round((high - low) / step) + 1):
@@ -65,9 +68,10 @@ def figure(
                 f'd="M{x:.1f} {up(each.low):.1f}V{up(each.high):.1f}"/>'
                 + _mark(mark, x, up(each.mean), colour)
             )
-        left = LEFT + number * (WIDTH - LEFT) / len(lines)
+        left = LEFT + number % BESIDE * (WIDTH - LEFT) / BESIDE
+        base = TOP + 8 + LINE * (number // BESIDE)
         parts.append(
-            _mark(mark, left + 6, 27, colour) + _text(left + 16, 31, name, "start", "name")
+            _mark(mark, left + 6, base - 4, colour) + _text(left + 16, base, name, "start", "name")
         )
         words.append(
             f"{name}: "
