@@ -1,17 +1,21 @@
 """The attack table: cells are made, go on where they were stopped, and are what the page says."""
 
+from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from canal.data.synthetic import write
-from canal.experiments import attacks
+from canal.experiments import attacks, roc_figure
 from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell, markdown
 from canal.experiments.cell import Places
-from canal.experiments.grid import run_grid
+from canal.experiments.grid import missing, run_grid
 from canal.experiments.roc_figure import figure
 from canal.experiments.stage import Scene
 from canal.teachers.settings import TrainingSettings
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def cells(tmp_path, monkeypatch):
     training = TrainingSettings(steps=2, batch_size=4, save_every=2)
     scene = Scene("synthetic", size=32, recipient=8, base_channels=8, training=training)
     networks = ShadowsCell(scene, shadows=8, canaries=1)
-    chosen = [arm for arm in ARMS if arm.name in ("no noise", "CANAL, the paper's eps 8")]
+    chosen = [arm for arm in ARMS if arm.name in ("no noise", roc_figure.LITTLE, roc_figure.CANAL)]
     return [AttackCell(networks, arm, decoder_steps=2) for arm in chosen]
 
 
@@ -36,25 +40,45 @@ def test_cells_go_on_and_are_made_once(cells, tmp_path, monkeypatch):
         "canal.teachers.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
     assert run_grid(cells, places) == {}
-    silent, noisy = (cell.result(places) for cell in cells)
+    silent, between, noisy = (cell.result(places) for cell in cells)
     networks = cells[0].networks.result(places)
     assert len(networks["variation"]) == 3
     assert silent["images"]["auc"] == 1
     assert silent["epsilon_patient"] is None
-    assert silent["apart"] > 100 * noisy["apart"]
+    assert silent["apart"] > between["apart"] > 10 * noisy["apart"]
     assert silent["canaries"][0]["mu"] is None
     assert 0 < noisy["canaries"][0]["mu"] < noisy["canaries"][0]["allowed"]["mu"]
     low, high = noisy["patients"]["auc_interval"]
     assert 0 <= low <= noisy["patients"]["auc"] <= high <= 1
     assert 0 < noisy["patients"]["p"] <= 1
-    assert len(list((tmp_path / "runs").glob("*.png"))) == 2
-    svg = ET.fromstring(figure([silent, noisy], "images"))  # noqa: S314  # our own
-    assert len([path for path in svg.iter() if path.get("class", "").startswith("line")]) == 8
+    assert len(list((tmp_path / "runs").glob("*.png"))) == 3
+    svg = ET.fromstring(figure([silent, between, noisy], "images"))  # noqa: S314  # our own
+    assert len([path for path in svg.iter() if path.get("class", "").startswith("line")]) == 10
     images, patients = markdown([silent, noisy, silent, noisy]).split("\n\n")
     assert images.count("\n") == 1 + 2
     assert "| no noise | " in images
     assert "| 1.000 | – | anything |" in images
     assert patients.startswith("| release | a patient's eps |")
+
+
+def test_the_page_is_what_the_cells_say():
+    scene = Scene(
+        *("ISIC 2018", 0),
+        recipient=200,
+        base_channels=8,
+        training=TrainingSettings(steps=400, batch_size=8),
+    )
+    places = Places(ROOT, ROOT, ROOT / "results/attacks")
+    networks = [ShadowsCell(replace(scene, seed=seed)) for seed in range(5)]
+    made = [AttackCell(each, arm) for each in networks for arm in ARMS]
+    assert missing(made, places) == []
+    found = [cell.result(places) for cell in made]
+    page = (ROOT / "docs/attacks.md").read_text()
+    for table in markdown(found).split("\n\n"):
+        assert table.strip() in page
+    for attack in ("images", "patients"):
+        drawn = (places.results / f"{attack}.svg").read_text()
+        assert drawn == figure(found[: len(ARMS)], attack)
 
 
 def test_an_interval_is_over_seeds():

@@ -11,10 +11,12 @@ from canal.attacks.roc import allowed_tpr
 from canal.release.chart import lines
 
 CANAL = "CANAL, the paper's eps 8"
-ALLOWED, CHANCE = "most that this noise allows", "guessing"
+LITTLE = "CANAL, the paper's eps 1,000"
+ALLOWED, CHANCE = "most that eps 8 allows", "guessing"
 # Colour and dashes of each line.
 LOOKS = {
     "no noise": "stroke:#a50d1e",
+    LITTLE: "stroke:#7a5c00;stroke-dasharray:12 3",
     CANAL: "stroke:#0b5270",
     ALLOWED: "stroke:#52606a;stroke-dasharray:9 6",
     CHANCE: "stroke:#52606a;stroke-dasharray:1 6",
@@ -35,7 +37,7 @@ def figure(cells: list[dict[str, Any]], attack: str) -> str:
     """
     arms = {cell["cell"]["arm"]["name"]: cell for cell in cells}
     mu = arms[CANAL][attack]["allowed"]["mu"]
-    drawn = {name: _curve(arms[name][attack]["roc"]) for name in ("no noise", CANAL)}
+    drawn = {name: _curve(arms[name][attack]["roc"]) for name in ("no noise", LITTLE, CANAL)}
     drawn[ALLOWED] = [(x, allowed_tpr(x, mu)) for x in np.geomspace(LOWEST, 1, 60).tolist()]
     drawn[CHANCE] = [(LOWEST, LOWEST), (1.0, 1.0)]
     styles = {name: f"curve-{number}" for number, name in enumerate(LOOKS)}
@@ -46,8 +48,8 @@ def figure(cells: list[dict[str, Any]], attack: str) -> str:
         named=False,
     )
     legend = "".join(
-        f'<path class="line {styles[name]}" d="M200 {170 + 18 * row}h26"/>'
-        f'<text class="name" x="234" y="{174 + 18 * row}">{escape(name)}</text>'
+        f'<path class="line {styles[name]}" d="M192 {152 + 18 * row}h26"/>'
+        f'<text class="name" x="225" y="{156 + 18 * row}">{escape(name)}</text>'
         for row, name in enumerate(LOOKS)
     )
     looks = "".join(f".{styles[name]}{{{look}}}" for name, look in LOOKS.items())
