@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from canal.errors import CheckpointError
 from canal.files import replace_file
 from canal.models.device import best
-from canal.models.unet import BOTTLENECK, UNetArchitecture
+from canal.models.unet import BOTTLENECK, UNetArchitecture, lay_out
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,11 +105,11 @@ def load(folder: Path, network: nn.Module | None = None) -> tuple[nn.Module, Che
     # A header may promise a type that torch has not (KeyError) or a shape that the bytes have not.
     except (SafetensorError, KeyError, ValueError, RuntimeError, AssertionError) as error:
         raise CheckpointError(f"{folder / WEIGHTS} is no safetensors file: {error}") from error
+    built = network is None
     if network is None:
         # Compared before any memory is taken: the description may ask for terabytes.
         with torch.device("meta"):
-            _check_weights(folder, _build(description, folder).state_dict(), state)
-        network = _build(description, folder)
+            network = _build(description, folder)
     _check_weights(folder, network.state_dict(), state)
     for name, tensor in state.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
@@ -117,8 +117,9 @@ def load(folder: Path, network: nn.Module | None = None) -> tuple[nn.Module, Che
                 f"{folder}: weight {name} holds NaN or infinity; training diverged there, ask "
                 "for another checkpoint"
             )
-    network.load_state_dict(state)
-    return network.to(best()), description
+    # What was built has no memory yet: it takes the weights themselves, and is not drawn first.
+    network.load_state_dict(state, assign=built)
+    return (lay_out(network) if built else network).to(best()), description
 
 
 def _description(folder: Path) -> tuple[Checkpoint, str]:

@@ -85,9 +85,7 @@ class UNetArchitecture:
                 norm=norm,
             )
         _use_fast_kernels(network)
-        if self.spatial_dims == 2:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return network
+        return lay_out(network)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, with the family's name."""
@@ -97,6 +95,16 @@ class UNetArchitecture:
     def from_json(cls, values: dict[str, Any]) -> UNetArchitecture:
         """The reverse of `to_json`."""
         return cls(**{name: value for name, value in values.items() if name != "family"})
+
+
+def lay_out(network: nn.Module) -> nn.Module:
+    """Put the weights of 2D convolutions in memory as the fast kernels read them."""
+    import torch
+
+    for module in network.modules():
+        if isinstance(module, torch.nn.Conv2d | torch.nn.ConvTranspose2d):
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def _use_fast_kernels(network: nn.Module) -> None:

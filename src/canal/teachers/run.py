@@ -87,17 +87,19 @@ def train(
     """
     folder, init = Path(folder), Path(init)
     settings = TrainingSettings() if settings is None else settings
-    network, start = checkpoint.load(init)
+    start = checkpoint.describe(init)
     architecture = UNetArchitecture.from_json(start.architecture)
     check_fit(architecture, start.size, arrays, str(init))
+    run, claim = RunFolder(folder), {"init": start.initialisation, **provenance(arrays, settings)}
+    if run.is_finished:
+        run.claim(claim)
+        return checkpoint.describe(folder)
+    network, start = checkpoint.load(init)
     if start.initialisation != weights_digest(network):
         raise CheckpointError(
             f"{init} is itself trained from another initialisation; give the initialisation"
         )
-    run = RunFolder(folder)
-    run.claim({"init": start.initialisation, **provenance(arrays, settings)})
-    if run.is_finished:
-        return checkpoint.describe(folder)
+    run.claim(claim)
     run.train(network, arrays, settings, report)
     description = replace(
         start,
