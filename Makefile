@@ -11,10 +11,10 @@ demo: $(READY)  ## three invented hospitals, from scans to a report; about three
 	$(BIN)/canal demo
 
 test: lint types browser  ## lint, type-check, test
-	$(BIN)/pytest -n 2 -m "not slow and not data"
+	$(BIN)/pytest -n 2 --dist loadscope -m "not slow and not data"
 
 test-all: lint types browser  ## everything, the slow and the data-dependent tests too
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadscope
 
 lint: $(READY)
 	$(BIN)/ruff check .

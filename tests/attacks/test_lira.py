@@ -72,10 +72,10 @@ def attacks_on_nobody(chance, runs=40):
     """Patients who left no trace; what there is, training left by chance."""
     seeds = range(runs)
     quiet = [
-        play(0.0, shadows=12, patients=300, dimensions=200, seed=seed, chance=chance)
+        play(0.0, shadows=12, patients=300, dimensions=100, seed=seed, chance=chance)
         for seed in seeds
     ]
-    return [attack_shadows(each, np.ones(200), seed=9, redraws=29)[0] for each in quiet]
+    return [attack_shadows(each, np.ones(100), seed=9, redraws=29)[0] for each in quiet]
 
 
 def missing_a_coin(intervals):

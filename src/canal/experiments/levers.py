@@ -81,6 +81,12 @@ def data_sets(preset: Preset) -> tuple[str, ...]:
     return tuple(name for name in DATA_SETS if name in preset.data_sets) or preset.data_sets
 
 
+def levers(preset: Preset) -> dict[str, Lever]:
+    """All of them; a few are enough to see that everything runs."""
+    few = (PAPERS, "Wiener", "M = 1 %", "K = 10", TOGETHER)
+    return {name: LEVERS[name] for name in (few if preset.smoke else LEVERS)}
+
+
 def columns(preset: Preset) -> list[tuple[str, float]]:
     """Accounting and epsilon; one pair is enough to see that everything runs."""
     found = [(unit, epsilon) for unit in ACCOUNTINGS for epsilon in EPSILONS]
@@ -93,7 +99,7 @@ def cells(preset: Preset) -> Sequence[Cell]:
         lever.student(scene, unit, epsilon)
         for data_set in data_sets(preset)
         for scene in preset.scenes(data_set, preset.few)
-        for lever in LEVERS.values()
+        for lever in levers(preset).values()
         for unit, epsilon in columns(preset)
     ]
 
@@ -110,13 +116,13 @@ def page(preset: Preset, places: Places) -> str:
     for name in data_sets(preset):
         found = {
             (label, column): _measured(preset, places, name, lever, *column)
-            for label, lever in LEVERS.items()
+            for label, lever in levers(preset).items()
             for column in columns(preset)
         }
-        levers = [key for key in found if key[0] != PAPERS]
-        p_values = dict(zip(levers, holm([found[key][0].p for key in levers]), strict=True))
+        turned = [key for key in found if key[0] != PAPERS]
+        p_values = dict(zip(turned, holm([found[key][0].p for key in turned]), strict=True))
         rows = []
-        for label in LEVERS:
+        for label in levers(preset):
             cells = [label]
             for column in columns(preset):
                 gain, signal = found[label, column]
