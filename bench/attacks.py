@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.ratio import Ratio
 from bench.release import _wide_release
-from canal.attacks.audit import Auditor
+from canal.attacks.auditor import Auditor
 from canal.attacks.lira import Shadows, likelihood_ratios
 
 DRAWS = 100_000

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from canal.attacks.audit import Auditor, audit
+from canal.attacks.auditor import Auditor, audit
 from canal.attacks.canary import Canary
 from canal.attacks.traces import different_noise, on_lattice
 from canal.errors import InvalidValueError, ReleaseError

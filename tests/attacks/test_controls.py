@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from canal.attacks import game as game_module
-from canal.attacks.audit import judge
+from canal.attacks.auditor import judge
 from canal.attacks.game import Game, play_rows
 from canal.attacks.outcome import Outcome
 from canal.attacks.seeds import find_seed, repeated_secrets

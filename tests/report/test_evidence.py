@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from canal.attacks.audit import audit
+from canal.attacks.auditor import audit
 from canal.attacks.inversion import Inversion, Likeness
 from canal.attacks.traces import Check
 from canal.errors import DataError

@@ -60,7 +60,7 @@ def audit(
     """Tell two worst-case worlds apart, with the code of a release: a lower bound on epsilon."""
     from dataclasses import replace
 
-    from canal.attacks.audit import Auditor
+    from canal.attacks.auditor import Auditor
     from canal.attacks.hostile import AUDITED
     from canal.cli.progress import counting
     from canal.errors import InvalidValueError
