@@ -28,6 +28,7 @@ SIZE = (64, 64)
 def ratios() -> Iterator[Ratio]:
     """Every comparison of data, models and teachers."""
     yield step_against_bare_loop()
+    yield norm_against_torchs()
     yield gradient_energy_against_single_images()
     yield features_against_encoder()
     yield second_epoch_against_decoding()
@@ -74,6 +75,31 @@ def step_against_bare_loop() -> Ratio:
 def _batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     arrays = _arrays(count)
     return to_float(torch.from_numpy(arrays.images)), torch.from_numpy(arrays.masks).float()
+
+
+def norm_against_torchs() -> Ratio:
+    """A training step of the default network, against the same with torch's own instance norm."""
+    batch = Batches(_arrays(16), batch_size=16, augment=False, seed=0)[0]
+    ours, theirs = (UNetArchitecture().build(0) for _ in range(2))
+    for module in list(theirs.modules()):
+        for name, norm in module.named_children():
+            if isinstance(norm, torch.nn.GroupNorm):
+                plain = torch.nn.InstanceNorm2d(norm.num_channels, norm.eps, affine=True)
+                plain.load_state_dict(norm.state_dict())
+                setattr(module, name, plain)
+
+    def step(network: torch.nn.Module) -> None:
+        network.zero_grad(set_to_none=True)
+        task_loss(network(batch.images), batch.masks).mean().backward()
+
+    return compare(
+        "forward and backward, instance norm by the kernel of group norm",
+        lambda: step(ours),
+        "torch.nn.InstanceNorm2d",
+        lambda: step(theirs),
+        target=1.1,
+        rounds=8,
+    )
 
 
 def gradient_energy_against_single_images() -> Ratio:

@@ -6,9 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from canal.data.synthetic import write
-from canal.experiments import attacks, roc_figure
-from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell, markdown
+from canal.experiments import attack_table, attacks, roc_figure
+from canal.experiments.attack_table import markdown
+from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell
 from canal.experiments.cell import Places
 from canal.experiments.grid import missing, run_grid
 from canal.experiments.roc_figure import figure
@@ -19,18 +19,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def cells(tmp_path, monkeypatch):
-    write(tmp_path / "data" / "synthetic", 60, size=(32, 32))
-    monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
-    training = TrainingSettings(steps=2, batch_size=4, save_every=2)
-    scene = Scene("synthetic", size=32, recipient=8, base_channels=8, training=training)
+def cells(scene):
     networks = ShadowsCell(scene, shadows=8, canaries=1)
     chosen = [arm for arm in ARMS if arm.name in ("no noise", roc_figure.LITTLE, roc_figure.CANAL)]
     return [AttackCell(networks, arm, decoder_steps=2) for arm in chosen]
 
 
-def test_cells_go_on_and_are_made_once(cells, tmp_path, monkeypatch):
-    places = Places(tmp_path / "data", tmp_path / "runs", tmp_path / "results")
+def test_cells_go_on_and_are_made_once(cells, places, monkeypatch):
     invert = attacks.invert
     monkeypatch.setattr(attacks, "invert", lambda *a, **k: pytest.fail("the power went"))
     with pytest.raises(pytest.fail.Exception):
@@ -51,7 +46,7 @@ def test_cells_go_on_and_are_made_once(cells, tmp_path, monkeypatch):
     low, high = noisy["patients"]["auc_interval"]
     assert 0 <= low <= noisy["patients"]["auc"] <= high <= 1
     assert 0 < noisy["patients"]["p"] <= 1
-    assert len(list((tmp_path / "runs").glob("*.png"))) == 3
+    assert len(list(places.runs.glob("*.png"))) == 3
     svg = ET.fromstring(figure([silent, between, noisy], "images"))  # noqa: S314  # our own
     assert len([path for path in svg.iter() if path.get("class", "").startswith("line")]) == 10
     images, patients = markdown([silent, noisy, silent, noisy]).split("\n\n")
@@ -83,6 +78,6 @@ def test_the_page_is_what_the_cells_say():
 
 def test_an_interval_is_over_seeds():
     """By hand: 0.4 and 0.6 have a standard error of 0.1, and Student's t is 12.706 for two."""
-    assert attacks._over([0.4, 0.6]) == "0.500 ± 1.271"
-    assert attacks._over([1.0, 1.0, 1.0]) == "1.000"
-    assert attacks._over([0.1], signed=True) == "+0.100"
+    assert attack_table._over([0.4, 0.6]) == "0.500 ± 1.271"
+    assert attack_table._over([1.0, 1.0, 1.0]) == "1.000"
+    assert attack_table._over([0.1], signed=True) == "+0.100"

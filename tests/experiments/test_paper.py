@@ -10,7 +10,7 @@ from canal.attacks.view import noiseless_rows, released_rows, spreads
 from canal.errors import DataError
 from canal.experiments import levers, table1
 from canal.experiments.cell import Places, say_nothing
-from canal.experiments.paper import EXPERIMENTS, write_synthetic
+from canal.experiments.paper import EXPERIMENTS
 from canal.experiments.preset import PRESETS
 from canal.experiments.stage import Federation, check_data
 from canal.experiments.students import Asked, NetworksCell, StudentCell, predict
@@ -111,23 +111,19 @@ def test_signal_is_what_it_says(made):
     assert patient["epsilon"]["patient"] < 8 < paper["epsilon"]["patient"]
 
 
-def test_hospitals_with_the_same_names_are_pooled(tmp_path, monkeypatch):
-    monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
-    data = write_synthetic(tmp_path / "data")
+def test_hospitals_with_the_same_names_are_pooled(places):
     scene = Federation("synthetic", size=32, recipient=6, test=0.5, others=("synthetic",))
-    stage = scene.on(Places(data, tmp_path / "runs", tmp_path / "results"), say_nothing)
+    stage = scene.on(places, say_nothing)
     parts = {name: set(stage.part(name).ids) for name in ("test", "recipient", "synthetic")}
     assert not parts["test"] & parts["recipient"]
     assert len(stage.part("pooled").ids) == len(parts["recipient"]) + len(parts["synthetic"])
 
 
-def test_other_data_are_refused(tmp_path):
-    data = write_synthetic(tmp_path / "data")
-    places = Places(data, tmp_path / "runs", tmp_path / "results")
+def test_other_data_are_refused(places, tmp_path):
     check_data(places)
     check_data(places)
     check_data(replace(places, data=tmp_path / "nothing"))  # no data, nothing to compare
-    next((data / "synthetic").rglob("*.png")).write_bytes(b"another image")
+    next((places.data / "synthetic").rglob("*.png")).write_bytes(b"another image")
     with pytest.raises(DataError, match="made with another synthetic"):
         check_data(places)
 

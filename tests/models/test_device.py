@@ -29,7 +29,7 @@ def test_what_goes_in_goes_where_the_network_is():
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()).to("meta")
     assert home(network).type == "meta"
     assert home(nn.ReLU()).type == "cpu"
-    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+    with pytest.raises(NotImplementedError, match="meta tensor"):
         Tap(network, "1").features(torch.zeros(1, 1, 8, 8))  # computed there, then fetched
     batch = Batch(torch.zeros(1), torch.zeros(1), None, None, 3).to(torch.device("meta"))
     assert (batch.images.device.type, batch.masks.device.type, batch.step) == ("meta", "meta", 3)

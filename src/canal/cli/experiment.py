@@ -69,7 +69,8 @@ def attacks(
     """Attack releases on ISIC 2018: membership of images and patients, inversion."""
     from dataclasses import replace
 
-    from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell, markdown
+    from canal.experiments.attack_table import markdown
+    from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell
     from canal.experiments.cell import Places
     from canal.experiments.roc_figure import figure
     from canal.experiments.stage import Scene

@@ -13,6 +13,7 @@ from typing import Any
 
 from canal.distill.run import train as train_student
 from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.drawing import alone
 from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
@@ -30,10 +31,6 @@ from canal.release.statistics import Statistics
 
 ASKED = Asked(epsilon=8.0, allocation="uniform")
 TIMES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
-STYLE = (
-    "text{font:12px sans-serif;fill:#52606a}.name{fill:#1a2328}path{fill:none}"
-    ".grid{stroke:#d3dbe0}.tick{stroke:#52606a}.line{stroke:#0b5270;stroke-width:2.5}"
-)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,8 @@ class IterationCell(Cell):
             Secret.seeded(self.scene.seed),
         )
         # Fresh noise is counted from the start: what a killed run left behind is not gone on with.
-        shutil.rmtree(folder / "student", ignore_errors=True)
+        if (folder / "student").exists():
+            shutil.rmtree(folder / "student")
         train_student(
             *(folder / "student", stage.init, asked, training),
             release=often,
@@ -128,14 +126,14 @@ def page(preset: Preset, places: Places) -> str:
     networks = [NetworksCell(scene).result(places) for scene in chosen]
     often = [IterationCell(scene).result(places) for scene in chosen]
     once = [StudentCell(scene, "release", ASKED).result(places) for scene in chosen]
-    alone = dice([StudentCell(scene, "alone").result(places) for scene in chosen], networks)
+    silent = dice([StudentCell(scene, "alone").result(places) for scene in chosen], networks)
     rows = []
     for name, made in (
         ("released once, uniform eps 8", once),
         (f"at every step, Q = {often[0]['releases']}, uniform eps 8", often),
     ):
         ours = dice(made, networks)
-        gain = ours.minus(alone).estimate()
+        gain = ours.minus(silent).estimate()
         rows.append(row([name, shown(ours.estimate()), shown(gain, signed=True)]))
     return f"{accounting}\n{table([chosen[0].data_set, 'Dice', 'less alone'], rows)}"
 
@@ -148,7 +146,7 @@ def figures(preset: Preset, places: Places) -> dict[str, str]:  # noqa: ARG001  
         "once": [(float(each.releases), each.epsilon_once) for each in found],
     }
     svg = lines("composition", "Epsilon at the same noise", drawn, "Q, releases of an image", "eps")
-    return {"composition.svg": svg.replace("<title", f"<style>{STYLE}</style><title", 1) + "\n"}
+    return {"composition.svg": alone(svg, ".line{stroke:#0b5270}")}
 
 
 def _penalties(preset: Preset) -> list[Penalty]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from canal.distill.run import Mode
 from canal.experiments.cell import Cell, Places
 from canal.experiments.estimate import Estimate, Sample
 from canal.experiments.markdown import row, shown, table
@@ -13,10 +14,11 @@ from canal.experiments.stage import Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
 from canal.experiments.whiskers import figure
 
-ARMS = {
+# What each student listens to; the first is no student.
+ARMS: dict[str, tuple[Mode, Asked] | None] = {
     "the ensemble itself": None,
-    "student, no noise": StudentCell(Scene(""), "noiseless", Asked(allocation="none")),
-    "student, uniform eps 8": StudentCell(Scene(""), "release", Asked(allocation="uniform")),
+    "student, no noise": ("noiseless", Asked(allocation="none")),
+    "student, uniform eps 8": ("release", Asked(allocation="uniform")),
 }
 ALONE = "student alone"
 
@@ -29,11 +31,11 @@ def scenes(preset: Preset, size: int) -> list[Scene]:
 def cells(preset: Preset) -> Sequence[Cell]:
     """Everything that the figure is made of; a student alone knows of no teacher."""
     listening = [
-        replace(cell, scene=scene)
+        StudentCell(scene, *arm)
         for size in preset.sizes
         for scene in scenes(preset, size)
-        for cell in ARMS.values()
-        if cell is not None
+        for arm in ARMS.values()
+        if arm is not None
     ]
     return [*listening, *_alone(preset)]
 
@@ -67,9 +69,9 @@ def _lines(preset: Preset, places: Places) -> dict[str, dict[str, Estimate]]:
     return found | {ALONE: {str(size): alone for size in preset.sizes}}
 
 
-def _dice(preset: Preset, places: Places, arm: str, size: int) -> Sample:
-    chosen, cell = scenes(preset, size), ARMS[arm]
+def _dice(preset: Preset, places: Places, name: str, size: int) -> Sample:
+    chosen, arm = scenes(preset, size), ARMS[name]
     networks = [NetworksCell(scene).result(places) for scene in chosen]
-    if cell is None:
+    if arm is None:
         return dice([each["networks"]["ensemble"] for each in networks], networks)
-    return dice([replace(cell, scene=scene).result(places) for scene in chosen], networks)
+    return dice([StudentCell(scene, *arm).result(places) for scene in chosen], networks)

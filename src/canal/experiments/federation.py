@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
+from canal.distill.run import Mode
 from canal.experiments.cell import Cell, Places
 from canal.experiments.markdown import decibels, row, shown, table
 from canal.experiments.preset import Preset
-from canal.experiments.stage import Federation, Scene
+from canal.experiments.stage import Federation
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
 from canal.release.digits import upwards
 
 HOSPITALS = ("Kvasir-SEG", "CVC-ClinicDB", "ETIS-Larib")
-ARMS = {
-    "alone": StudentCell(Scene(""), "alone"),
-    "features without noise": StudentCell(Scene(""), "noiseless", Asked(allocation="none")),
-    "CANAL, the paper's eps 8": StudentCell(Scene(""), "release", Asked()),
-    "CANAL, a patient's eps 8": StudentCell(Scene(""), "release", Asked("honest")),
-    "all images pooled": StudentCell(Scene(""), "pooled"),
+# What each student listens to.
+ARMS: dict[str, tuple[Mode, Asked | None]] = {
+    "alone": ("alone", None),
+    "features without noise": ("noiseless", Asked(allocation="none")),
+    "CANAL, the paper's eps 8": ("release", Asked()),
+    "CANAL, a patient's eps 8": ("release", Asked("honest")),
+    "all images pooled": ("pooled", None),
 }
 
 NOISY = ("CANAL, the paper's eps 8", "CANAL, a patient's eps 8")
@@ -46,10 +48,10 @@ def recipients(preset: Preset) -> tuple[str, ...]:
 def cells(preset: Preset) -> Sequence[Cell]:
     """Everything that the table is made of."""
     return [
-        replace(cell, scene=scene)
+        StudentCell(scene, *arm)
         for recipient in recipients(preset)
         for scene in scenes(preset, recipient)
-        for cell in ARMS.values()
+        for arm in ARMS.values()
     ]
 
 
@@ -65,8 +67,8 @@ def _column(preset: Preset, places: Places, recipient: str) -> dict[str, str]:
     chosen = scenes(preset, recipient)
     networks = [NetworksCell(scene).result(places) for scene in chosen]
     made = {
-        arm: [replace(cell, scene=scene).result(places) for scene in chosen]
-        for arm, cell in ARMS.items()
+        name: [StudentCell(scene, *arm).result(places) for scene in chosen]
+        for name, arm in ARMS.items()
     }
     column = {
         "its labelled images (people on them)": _counted(networks, "recipient"),

@@ -36,7 +36,7 @@ class Preset:
 
 
 PRESETS = {
-    # About three hours for Table 1 on two cores.
+    # For two cores.
     "cpu": Preset(
         Scene(
             "",

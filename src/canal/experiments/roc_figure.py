@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from canal.attacks.roc import allowed_tpr
+from canal.experiments.drawing import alone
 from canal.release.chart import lines
 
 CANAL = "CANAL, the paper's eps 8"
@@ -22,10 +23,6 @@ LOOKS = {
     CHANCE: "stroke:#52606a;stroke-dasharray:1 6",
 }
 LOWEST = 5e-3
-STYLE = (
-    "text{font:12px sans-serif;fill:#52606a}.name{fill:#1a2328}path{fill:none}"
-    ".grid{stroke:#d3dbe0}.tick{stroke:#52606a}.line{stroke-width:2.5}"
-)
 
 
 def figure(cells: list[dict[str, Any]], attack: str) -> str:
@@ -53,8 +50,7 @@ def figure(cells: list[dict[str, Any]], attack: str) -> str:
         for row, name in enumerate(LOOKS)
     )
     looks = "".join(f".{styles[name]}{{{look}}}" for name, look in LOOKS.items())
-    styled = page.replace("<title", f"<style>{STYLE}{looks}</style><title", 1)
-    return styled.replace("</svg>", f"{legend}</svg>")
+    return alone(page.replace("</svg>", f"{legend}</svg>"), looks)
 
 
 def _curve(roc: list[list[float]]) -> list[tuple[float, float]]:

@@ -102,6 +102,12 @@ class Scene:
         text = json.dumps([type(self).__name__, self.version, asdict(self)], sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
+    def architecture(self, arrays: Arrays) -> UNetArchitecture:
+        """Of every network, for such images."""
+        return UNetArchitecture(
+            in_channels=arrays.images.shape[1], base_channels=self.base_channels, norm=self.norm
+        )
+
     def on(self, places: Places, report: Report) -> Stage:
         """The scene on disk."""
         return Stage(self, places, report)
@@ -178,11 +184,7 @@ class Stage:
         place, asked = self.folder / "init", self.part("recipient")
         initialise(
             place,
-            UNetArchitecture(
-                in_channels=asked.images.shape[1],
-                base_channels=self.scene.base_channels,
-                norm=self.scene.norm,
-            ),
+            self.scene.architecture(asked),
             seed=self.scene.seed,
             size=asked.images.shape[2:],
             arrays=asked,

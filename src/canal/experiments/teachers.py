@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.markdown import row, table
 from canal.experiments.stage import Scene, Stage
 from canal.models import checkpoint
 from canal.models.alignment import alignment
 from canal.models.tap import Tap
-from canal.models.unet import UNetArchitecture
 from canal.teachers import evaluate
 from canal.teachers.batches import to_float
 from canal.teachers.run import initialise, train
@@ -80,11 +80,7 @@ def _from_random(stage: Stage, name: str, kind: str) -> Path:
     init, place = stage.folder / f"init-{kind}", stage.folder / f"{name}-{kind}"
     initialise(
         init,
-        UNetArchitecture(
-            in_channels=cohort.images.shape[1],
-            base_channels=stage.scene.base_channels,
-            norm=stage.scene.norm,
-        ),
+        stage.scene.architecture(cohort),
         seed=stage.scene.seed + (1000 if kind == "other" else 0),
         size=cohort.images.shape[2:],
     )
@@ -109,24 +105,20 @@ def _features(folder: Path, arrays: Arrays) -> Any:
 
 def markdown(cells: list[dict[str, Any]]) -> str:
     """The two tables of `docs/teachers.md`, from what the cells say."""
-    lines = ["| data | network | trained on | test images | Dice | 95 % interval | IoU | HD95 |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    scores, pairs = [], []
     for cell in cells:
+        data_set = cell["cell"]["scene"]["data_set"]
         shown = {"recipient alone (the initialisation)": cell["recipient"], **cell["networks"]}
         for name, found in shown.items():
             low, high = (f"{100 * end:.1f}" for end in found["dice_interval"])
             distance = "-" if found["hd95"] is None else f"{found['hd95']:.1f} px"
-            lines.append(
-                f"| {cell['cell']['scene']['data_set']} | {name} | {found['trained_on']} "
-                f"| {found['images']} | {100 * found['dice']:.1f} | {low} to {high} "
-                f"| {100 * found['iou']:.1f} | {distance} |"
-            )
-    lines += ["", "| data | initialisation of two teachers | cosine | channel correlation |"]
-    lines += ["|---|---|---|---|"]
-    for cell in cells:
-        lines += [
-            f"| {cell['cell']['scene']['data_set']} | {name} | {found['cosine']:.2f} "
-            f"| {found['correlation']:.2f} |"
+            numbers = [str(found["trained_on"]), str(found["images"]), f"{100 * found['dice']:.1f}"]
+            rest = [f"{low} to {high}", f"{100 * found['iou']:.1f}", distance]
+            scores.append(row([data_set, name, *numbers, *rest]))
+        pairs += [
+            row([data_set, name, f"{found['cosine']:.2f}", f"{found['correlation']:.2f}"])
             for name, found in cell["alignment"].items()
         ]
-    return "\n".join(lines) + "\n"
+    heads = ["data", "network", "trained on", "test images", "Dice", "95 % interval", "IoU", "HD95"]
+    sizes = ["data", "initialisation of two teachers", "cosine", "channel correlation"]
+    return f"{table(heads, scores)}\n{table(sizes, pairs)}"

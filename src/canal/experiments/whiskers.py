@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from canal.experiments.drawing import STYLE
 from canal.experiments.estimate import Estimate
 
 WIDTH, HEIGHT = 460, 300
@@ -14,10 +15,6 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 14, 24, 44
 LINE, BESIDE = 18, 2
 COLOURS = ("#0b5270", "#a50d1e", "#52606a", "#7a5c00")
 MARKS = ("circle", "square", "diamond", "cross")
-STYLE = (
-    "text{font:12px sans-serif;fill:#52606a}.name{fill:#1a2328}path{fill:none}"
-    ".grid{stroke:#d3dbe0}.tick{stroke:#52606a}.line{stroke-width:2}"
-)
 
 
 def figure(

@@ -1,0 +1,21 @@
+"""Invented data and a training of seconds, for experiments that are only to be seen running."""
+
+import pytest
+
+from canal.data.synthetic import write
+from canal.experiments.cell import Places
+from canal.experiments.stage import Scene
+from canal.teachers.settings import TrainingSettings
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    write(tmp_path / "data" / "synthetic", 60, size=(32, 32))
+    monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "cache"))
+    return Places(tmp_path / "data", tmp_path / "runs", tmp_path / "results")
+
+
+@pytest.fixture
+def scene():
+    training = TrainingSettings(steps=4, batch_size=4, save_every=2)
+    return Scene("synthetic", size=32, recipient=8, base_channels=8, training=training)
