@@ -54,7 +54,7 @@ def test_another_setting_or_meaning_is_another_cell(monkeypatch):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_fails_is_named_and_the_rest_goes_on(places, jobs):
-    cells = [Refused(), NeedsRefused("waits"), Broken("b"), Sleepy("fine"), Sleepy("too")]
+    cells = [Refused(), NeedsRefused("waits"), Broken("b"), Sleepy("fine"), NeedsRefused("too")]
     told = {}
     watch = Watch(end=lambda cell, failure, left: told.update({cell.name: failure}))
     failed = run_grid(cells, places, jobs=jobs, watch=watch)
@@ -62,6 +62,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(places, jobs):
     assert failed == {
         cells[0].slug: "the way out is a door",
         cells[1].slug: "needs a, which failed",
+        cells[4].slug: "needs a, which failed",
         cells[
             2
         ].slug: f"ZeroDivisionError: by nothing (more in {places.runs / cells[2].slug}.error.txt)",

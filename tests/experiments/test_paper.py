@@ -122,7 +122,8 @@ def test_hospitals_with_the_same_names_are_pooled(places):
 def test_other_data_are_refused(places, tmp_path):
     check_data(places)
     check_data(places)
-    check_data(replace(places, data=tmp_path / "nothing"))  # no data, nothing to compare
+    with pytest.raises(DataError, match="holds none of the data sets"):
+        check_data(replace(places, data=tmp_path / "nothing"))
     next((places.data / "synthetic").rglob("*.png")).write_bytes(b"another image")
     with pytest.raises(DataError, match="made with another synthetic"):
         check_data(places)
@@ -139,3 +140,5 @@ def test_another_scene_is_another_cell():
 
 def test_without_data_the_way_is_told(tmp_path):
     assert "give --data" in call(tmp_path, "experiment", "table1", code=2)
+    said = call(tmp_path, "experiment", "table1", "--data", tmp_path, code=2)
+    assert "holds none of the data sets" in said

@@ -59,12 +59,12 @@ class _Queue:
                 return cell
         return None
 
-    def blocked(self) -> list[Cell]:
-        """Cells that wait for one that failed."""
+    def waiting(self, failed: Cell) -> list[Cell]:
+        """Cells that were to come after this one."""
         return [
             cell
             for slug, cell in self.cells.items()
-            if slug not in self.begun and any(other.slug in self.failed for other in cell.after)
+            if slug not in self.begun and any(other.slug == failed.slug for other in cell.after)
         ]
 
     def end(self, cell: Cell, failure: str | None, seconds: float) -> None:
@@ -131,7 +131,7 @@ def _finish(
     queue.end(cell, failure, time.monotonic() - started)
     watch.end(cell, failure, queue.left(jobs))
     if failure is not None:
-        for other in queue.blocked():
+        for other in queue.waiting(cell):
             if other.slug not in queue.begun:
                 queue.begun.add(other.slug)
                 why = f"needs {cell.name}, which failed"

@@ -51,6 +51,11 @@ def check_data(places: Places) -> None:
         if root.is_dir():
             files = sorted((str(f.relative_to(root)), f.stat().st_size) for f in root.rglob("*.*"))
             found[name] = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+    if not found:
+        raise DataError(
+            f"{places.data} holds none of the data sets; it must have folders as they are "
+            f"downloaded: {', '.join(DATA_SETS.values())}"
+        )
     other = [name for name in found if noted.get(name, found[name]) != found[name]]
     if other:
         raise DataError(
