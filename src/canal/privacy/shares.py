@@ -1,0 +1,74 @@
+r"""Noise in shares: n sites each round a Gaussian of their own, and only the sum is ever seen.
+
+A sum of rounded Gaussians is no rounded Gaussian. But it is, but for a gap that vanishes, a
+*post-processing* of the Gaussian that we account for. In units of the lattice let
+$g_1, \dots, g_n \sim \mathcal N(0, s^2)$. By Poisson's sum, $\mathrm{round}(g)$ has the
+characteristic function $\sum_m F(\theta + 2\pi m)$ with
+$F(\omega) = e^{-s^2\omega^2/2}\,\mathrm{sinc}(\omega/2)$. The product of n of them is
+$$\prod_k \sum_{m_k} F(\theta + 2\pi m_k) = \sum_m F(\theta + 2\pi m)^n + D(\theta).$$
+The first sum belongs to $\mathrm{round}(G + u_2 + \dots + u_n)$, where
+$G \sim \mathcal N(0, n s^2)$ and the u are uniform on $[-\frac12, \frac12]$: G with independent
+noise added, then rounded. D holds the products of unlike terms, in each of which some
+$|\theta + 2\pi m_k| \ge \pi$. With $r = 2e^{-s^2\pi^2/2}/(1 - e^{-4 s^2\pi^2})$ above all but the
+largest term, $|D| \le n\,r\,(1+r)^{n-1}$ for $|\theta| \le \pi$.
+
+So the probability of any integer is off by at most that; over integers up to
+$R = n/2 + 40 s \sqrt n$ by $(2R + 1)$ times as much, and beyond them lie, of both, no more than
+$4e^{-800}$. Half of the sum bounds the distance in total variation.
+"""
+
+from __future__ import annotations
+
+import math
+
+from canal.errors import InvalidValueError
+
+# Below this many lattice steps a share is refused: the gap would begin to count.
+LEAST_STD = 4.0
+
+
+def share_std(sigma: float, sites: int, colluding: int) -> float:
+    r"""Standard deviation of each share, $\sigma/\sqrt{K - t}$, rounded up.
+
+    Whoever knows the shares of t sites still faces noise of the whole sigma.
+
+    Args:
+        sigma: of the noise that is accounted for.
+        sites: K, each of which adds a share.
+        colluding: t, those who may tell their shares; the site that is attacked is none of them.
+
+    >>> share_std(2.0, sites=5, colluding=1)
+    1.0000000000000002
+    """
+    if not 0 <= colluding < sites:
+        raise InvalidValueError(
+            f"colluding = {colluding!r} must be at least 0 and below sites = {sites!r}: with all "
+            "of them against one there is no share left that protects it"
+        )
+    return math.nextafter(sigma / math.sqrt(sites - colluding), math.inf)
+
+
+def gap(std: float, shares: int) -> float:
+    """How far a sum of shares is from a post-processing of its Gaussian, in total variation.
+
+    Args:
+        std: of one share, in lattice steps.
+        shares: n, that nobody else knows.
+
+    >>> gap(4.0, 3) < 1e-29, gap(100.0, 3)
+    (True, 0.0)
+    """
+    if not std >= LEAST_STD:
+        raise InvalidValueError(
+            f"a share of {std:.3g} lattice steps is too narrow; take a finer lattice, so that it "
+            f"has at least {LEAST_STD:g}"
+        )
+    if shares < 1:
+        raise InvalidValueError(f"shares = {shares!r} must be at least 1")
+    if shares == 1:
+        return 0.0
+    exponent = (std * math.pi) ** 2 / 2
+    unlike = 2 * math.exp(-exponent) / (1 - math.exp(-8 * exponent))
+    each = shares * unlike * (1 + unlike) ** (shares - 1)
+    reach = shares / 2 + 40 * std * math.sqrt(shares)
+    return ((2 * reach + 1) * each + 4 * math.exp(-800)) / 2 * (1 + 2.0**-40)
