@@ -93,7 +93,7 @@ def test_statistics_with_noise_are_part_of_it(make_release, ensemble, networks, 
     for each in (ensemble, other):
         networks_of = [(teacher.cohort, teacher.tap) for teacher in each.teachers]
         sums = sum_up(calibrated, ["caps", "importance"], queries, networks_of)
-        means.append([np.array(total.mean(0.0, None)) for total in sums])
+        means.append([np.array(total.mean()) for total in sums])
     for name, one, two in zip(("caps", "importance"), *means, strict=True):
         square += np.square((one - two) / calibrated.sigma(name)[0]).sum()
     assert found.mu == pytest.approx(math.sqrt(square), rel=1e-9)

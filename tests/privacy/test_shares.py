@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from canal.errors import InvalidValueError
-from canal.privacy import shares
-from canal.privacy.shares import gap, share_std
+from canal.privacy.precision import BEYOND
+from canal.privacy.shares import LEAST_STD, check_share, gap, share_std
 
 
 def rounded(std, reach=400):
@@ -43,9 +43,8 @@ def smoothed(std, count, fine=4001):
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("std", [0.5, 0.7, 1.0])
-def test_the_bound_holds_where_the_gap_can_be_seen(count, std, monkeypatch):
+def test_the_bound_holds_where_the_gap_can_be_seen(count, std):
     """Far below the width that we allow; there double precision would see nothing."""
-    monkeypatch.setattr(shares, "LEAST_STD", 0.1)
     seen = np.abs(summed(std, count) - smoothed(std, count)).sum() / 2
     assert seen <= gap(std, count) + 1e-6  # of the quadrature
     if std == 0.5:
@@ -66,6 +65,12 @@ def test_it_vanishes_as_the_lattice_gets_finer():
     assert gap(4.0, 1) == 0
 
 
+@pytest.mark.parametrize("sites", [2, 3, 12, 100])
+def test_the_gap_is_paid_for_by_what_the_tail_was_rounded_up_by(sites):
+    rounded_up = BEYOND - 2 * stats.norm.sf(12)
+    assert (1 + math.exp(700)) * gap(LEAST_STD, sites) < rounded_up
+
+
 @pytest.mark.parametrize("sites", [2, 3, 12])
 def test_whoever_tells_leaves_enough(sites):
     for colluding in range(sites):
@@ -77,9 +82,9 @@ def test_whoever_tells_leaves_enough(sites):
 
 
 def test_what_is_refused():
-    with pytest.raises(InvalidValueError, match="finer lattice"):
-        gap(3.9, 2)
-    with pytest.raises(InvalidValueError, match="finer lattice"):
-        gap(math.nan, 2)
+    check_share([LEAST_STD, 1e6])
+    for narrow in (LEAST_STD - 1, math.nan, [1e6, 3.0]):
+        with pytest.raises(InvalidValueError, match="too narrow"):
+            check_share(narrow)
     with pytest.raises(InvalidValueError, match="at least 1"):
         gap(5.0, 0)

@@ -16,10 +16,11 @@ from canal.errors import ReleaseError
 from canal.models.tap import Tap
 from canal.models.unet import weights_digest
 from canal.privacy import Ledger, Participants
-from canal.release.aggregator import Options, create
+from canal.release.aggregator import create
 from canal.release.charges import start_ledger
 from canal.release.ensemble import Ensemble, Teacher
 from canal.release.mechanism import Mechanism
+from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.queries import Queries
 from canal.release.statistics import Statistics

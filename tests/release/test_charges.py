@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from canal.errors import BudgetExceededError, LedgerError
 from canal.privacy import UNITS, Ledger, Participants
-from canal.release.aggregator import Options, create
+from canal.release.aggregator import create
 from canal.release.charges import charges, covers, payers, start_ledger
+from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.verification import verify
 

@@ -18,7 +18,8 @@ import pytest
 
 from canal.data.synthetic import write as write_synthetic
 from canal.privacy import Ledger
-from canal.release.aggregator import Options, create
+from canal.release.aggregator import create
+from canal.release.options import Options
 from canal.release.verification import verify
 
 CANAL = Path(sys.executable).parent / "canal"

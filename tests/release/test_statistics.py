@@ -16,10 +16,11 @@ from canal.data.cache import Arrays
 from canal.errors import ReleaseError
 from canal.models.loss import task_loss
 from canal.models.unet import BOTTLENECK
-from canal.privacy import Participants, Secret, Stream
+from canal.privacy import Participants, Secret
+from canal.release.noise import Noise
 from canal.release.plan import Plan
 from canal.release.queries import Queries
-from canal.release.statistics import Statistic, Statistics, compute
+from canal.release.statistics import Statistic, Statistics, compute, sum_up
 
 # False-alarm rate of each statistical test below.
 ALPHA = 1e-7
@@ -59,14 +60,13 @@ def make_plan(channels, queries, teachers=3, preset="paper", **choices):
 
 def run(plan, tables, shared=None, seed=0, check=lambda cohort, query: None):
     named = [(f"site {number}", table) for number, table in enumerate(tables)]
-    secret = Secret.seeded(seed)
+    calibrated, queries = plan.calibrate(), painted(plan.participants.queries)
     return compute(
-        plan.calibrate(),
-        painted(plan.participants.queries),
-        named,
+        calibrated,
+        queries,
+        lambda names: sum_up(calibrated, names, queries, named, check=check),
         shared,
-        lambda name: Stream(secret.key(name.encode())),
-        check=check,
+        Noise(Secret.seeded(seed)),
     )
 
 
@@ -98,8 +98,7 @@ def test_public_ones_are_the_means_of_the_initialisation(ensemble, queries, arra
     norms, energies = by_hand(ensemble.shared.network.eval(), arrays.images, arrays.masks)
     for bound in (1e3, 8.0):  # in the second case most vectors are clipped
         plan = make_plan(caps_bound=bound)
-        stream = lambda name: pytest.fail("noise was drawn")  # noqa: E731
-        made = compute(plan.calibrate(), queries, [], ensemble.shared, stream, check=pytest.fail)
+        made = compute(plan.calibrate(), queries, pytest.fail, ensemble.shared, None)
         assert (made.caps.source, made.caps.sigma) == ("public", 0.0)
         want = clipped(norms, bound).mean(axis=0)
         np.testing.assert_allclose(made.caps.values, want, atol=bound * STEP * 1.01)
@@ -247,7 +246,7 @@ def test_a_query_without_a_label_adds_nothing_to_the_importance(ensemble, querie
 
     def made(unlabelled):
         asked = Queries.of(dataclasses.replace(arrays, unlabelled=frozenset(unlabelled)))
-        return compute(plan.calibrate(), asked, [], ensemble.shared, None, check=pytest.fail)
+        return compute(plan.calibrate(), asked, pytest.fail, ensemble.shared, None)
 
     everyone, some = made(()), made(arrays.ids[10:])
     assert some.caps == everyone.caps

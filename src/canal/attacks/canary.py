@@ -104,7 +104,7 @@ def measure(
     cohort = _changed(release, with_, without)
     check_queries(release, queries.ids)
     calibrated = check_statement(release.manifest)
-    plan, sigma = release.plan, np.array(release.manifest.mechanism["sigma"])
+    plan, sigma = release.plan, calibrated.published_sigma
     with np.errstate(divide="ignore", invalid="ignore"):
         first, second = (
             noiseless_rows(release, ensemble, queries.arrays, progress)

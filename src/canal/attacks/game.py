@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 from canal.attacks.hostile import Audited, World, feature_teacher, statistic_teacher, worlds
 from canal.attacks.moved import Moved
 from canal.privacy.randomness import Stream
-from canal.release.rows import add_up, make_rows
+from canal.release.noise import Noise
+from canal.release.rows import make_rows, totals
 from canal.release.shard import shard_name, write_shard
 from canal.release.statistics import Sum, sum_up
 
@@ -281,9 +282,9 @@ def play_rows(
     pair = worlds("patient", teacher, game.plan, kinds, who=who)
     for world, secret in zip(pair, secrets, strict=True):
         made = []
-        for row in make_rows(
-            game.mechanism, world.ensemble, world.queries, secret, (b"audit", b"rows")
-        ):
+        summed = totals(game.mechanism, world.ensemble, world.queries)
+        noise = Noise(secret, (b"audit", b"rows"))
+        for row in make_rows(game.mechanism, summed, world.queries, noise):
             made.append(row)
             progress(1)
         rows = _stored(np.stack(made), folder)
@@ -309,8 +310,7 @@ def _candidates(plan: Plan, unit: Audited) -> range:
 
 def _totals(mechanism: Mechanism, world: World) -> NDArray[np.int64]:
     """Sums over teachers of all queries, `[Q, M, places]`."""
-    parts = [add_up(mechanism, world.ensemble, batch) for batch in world.queries.batches()]
-    return np.concatenate(parts)
+    return np.stack(list(totals(mechanism, world.ensemble, world.queries)))
 
 
 def _stored(rows: NDArray[Any], folder: Path, number: int = 0) -> Floats:

@@ -42,8 +42,7 @@ class Moved:
     def apart(self) -> Floats:
         """Of the two means, where they differ."""
         first, second = (
-            np.array(total.mean(0.0, _no_noise), dtype=np.float64)[self.where]
-            for total in self.sums
+            np.array(total.mean(), dtype=np.float64)[self.where] for total in self.sums
         )
         return second - first
 
@@ -61,14 +60,10 @@ class Moved:
         """Published values, `[count, channels that differ]`; JSON keeps every double as it is."""
         many = copy.copy(self.sums[world])
         many.total = np.tile(many.total[self.where], (count, 1))
-        published = many.published("private", lambda name: stream)
+        published = many.published("private", stream)
         return np.array(published.values, dtype=np.float64).reshape(count, -1)
 
     def squares(self, world: int, values: Floats) -> float:
         """Of the noise in published values over its stated variance, summed."""
-        clear = np.array(self.sums[world].mean(0.0, _no_noise), dtype=np.float64)[self.where]
+        clear = np.array(self.sums[world].mean(), dtype=np.float64)[self.where]
         return float(np.square((values - clear) / (self.sigma or 1.0)).sum())
-
-
-def _no_noise(name: str) -> Stream:
-    raise AssertionError(f"{name} is to have no noise")

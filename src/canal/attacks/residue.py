@@ -32,7 +32,6 @@ from canal.attacks.view import (
     spreads,
     units,
 )
-from canal.privacy.randomness import Stream
 from canal.release.ensemble import Ensemble
 from canal.release.queries import Queries
 from canal.release.statistics import Name, Statistics, sum_up
@@ -95,7 +94,7 @@ class Residue:
         for total in sum_up(calibrated, names, asked, teachers, progress=progress):
             made = stated.caps if total.name == "caps" else stated.importance
             if made.sigma >= _UNITS * total.lattice.step * total.bound / total.terms:
-                clear = np.array(total.mean(0.0, _no_noise))
+                clear = np.array(total.mean())
                 found[total.name] = (np.array(made.values) - clear) / made.sigma
         return cls(
             release.ids,
@@ -224,7 +223,3 @@ def _most_alike(vectors: Floats) -> tuple[float, tuple[int, int]]:
         if abs(later[row, column]) > abs(best):
             best, where = float(later[row, column]), (start + int(row), int(column))
     return best, where
-
-
-def _no_noise(name: str) -> Stream:
-    raise AssertionError(f"{name} is to have no noise")

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from canal.attacks.hostile import feature_teacher, worlds
-from canal.privacy.randomness import Secret, Stream
+from canal.privacy.randomness import Secret
 from canal.release.mechanism import Mechanism
-from canal.release.rows import add_up, make_rows
+from canal.release.noise import Noise
+from canal.release.rows import make_rows, totals
 
 SEEDS = 1 << 16
 DRAWN = 1024
@@ -67,15 +68,12 @@ def find_seed(
     )
     plan = mechanism.calibrated.plan
     world, _ = worlds("patient", feature_teacher(plan), plan, [False] * _ROWS)
-    batch = next(world.queries.batches())
-    totals = add_up(few, world.ensemble, batch)
-    rows = list(make_rows(few, world.ensemble, world.queries, secret, _CONTEXT))
-    names = [name.encode() for name in world.queries.ids]
-    contents = [bytes.fromhex(content) for content in world.queries.contents]
+    summed = list(totals(few, world.ensemble, world.queries))
+    rows = list(make_rows(few, summed, world.queries, Noise(secret, _CONTEXT)))
 
     def explains(candidate: Secret, row: int) -> bool:
-        key = candidate.key(b"features", *_CONTEXT, names[row], contents[row])
-        return np.array_equal(few.perturb(totals[row], Stream(key)), rows[row])
+        stream = Noise(candidate, _CONTEXT).of_query(world.queries, row)
+        return np.array_equal(few.perturb(summed[row], stream), rows[row])
 
     for seed in range(seeds):
         candidate = Secret.seeded(seed)

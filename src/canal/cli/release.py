@@ -80,8 +80,9 @@ def create(
     from canal.cli.network import load_part, refuse_cohorts
     from canal.cli.progress import counting
     from canal.privacy.budget import BudgetSplit
-    from canal.release.aggregator import Options, create, passes
+    from canal.release.aggregator import create, passes
     from canal.release.ensemble import load_ensemble
+    from canal.release.options import Options
     from canal.release.queries import Queries
     from canal.release.workspace import Workspace
     from canal.teachers.settings import DataSettings

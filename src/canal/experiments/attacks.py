@@ -26,8 +26,9 @@ from canal.attacks.view import Floats, noiseless_rows, spreads
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene
 from canal.models.alignment import variation
-from canal.release.aggregator import Options, create
+from canal.release.aggregator import create
 from canal.release.ensemble import load_ensemble
+from canal.release.options import Options
 from canal.release.queries import Queries
 from canal.release.store import Release
 from canal.teachers.batches import to_float

@@ -27,8 +27,9 @@ from canal.models.alignment import variation
 from canal.models.device import home
 from canal.models.mode import evaluating
 from canal.privacy.units import UNITS
-from canal.release.aggregator import Options, create
+from canal.release.aggregator import create
 from canal.release.calibration import finite_or_none
+from canal.release.options import Options
 from canal.release.queries import Queries
 from canal.release.store import Release
 from canal.teachers import evaluate

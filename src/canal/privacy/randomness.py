@@ -133,6 +133,10 @@ class Secret:
             path.unlink()
             fsync_folder(path.parent)
 
+    def at(self, site: str) -> Secret:
+        """The secret of one site where all of them are rehearsed in one process."""
+        return Secret(self._derive(b"canal site", site.encode()), self.private)
+
     def key(self, *context: bytes) -> bytes:
         r"""The key that belongs to this context (plan, teachers, image), by HKDF-SHA256.
 

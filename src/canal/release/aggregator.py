@@ -1,6 +1,6 @@
 """The aggregator: claims, pays, draws, publishes. Each step can be cut off and done again.
 
-1. *Pay*: the ledger is charged before any private tensor is read.
+1. *Pay*: the ledger, or every site's own, is charged before any private tensor is read.
 2. *Claim* the folder for exactly these arguments.
 3. *Statistics*, with the noise that the plan fixed; every other sigma follows from them and is
    written down.
@@ -13,66 +13,37 @@ on the secret and on what is released, and on nothing else.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from canal.errors import LedgerError, ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Ledger
-from canal.privacy.randomness import SAMPLER, Secret, Stream
+from canal.privacy.randomness import SAMPLER, Secret
+from canal.release.agreement import SECRET, Agreement, digest
 from canal.release.card import render
 from canal.release.charges import charges, check_queries, covers
-from canal.release.conditions import NO_NOISE, check_fit, check_plan
+from canal.release.conditions import check_fit, check_plan, noise_source
 from canal.release.ensemble import Ensemble
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
+from canal.release.noise import Noise
+from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.queries import Queries
 from canal.release.rows import make_rows
 from canal.release.shard import ROWS, Shard, describe_shard, shard_name, write_shard
+from canal.release.sites import LocalSites, Sites
 from canal.release.statement import Facts, stamp, state
 from canal.release.statistics import Statistics, compute
 from canal.release.store import Release
-from canal.release.workspace import Workspace, digest
-
-Broken = Literal["refuse", "zero"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What cannot change a guarantee.
-
-    Args:
-        broken: when a teacher gives NaN or infinity for a query: stop, or let it contribute zero
-            (the divisor stays K). The mechanism is the same either way.
-        on_broken: told cohort and query where it contributed zero; for the aggregator's eyes.
-        progress: called with the number of images that passed through a network.
-        paired: in a research run, the same standard-normal draws for every plan with this seed,
-            of statistics and of features, so that the arms of an experiment differ in their sigmas
-            alone.
-    """
-
-    broken: Broken = "refuse"
-    on_broken: Callable[[str, str], None] = lambda cohort, query: None
-    progress: Callable[[int], None] = lambda count: None
-    paired: bool = False
-
-    def check(self, cohort: str, query: str) -> None:
-        """A network gave NaN or infinity."""
-        if self.broken == "refuse":
-            raise ReleaseError(
-                f"the teacher of {cohort!r} returns NaN or infinity for query {query!r}; let it "
-                "say nothing there with --broken-teacher zero (the divisor stays K, and nothing is "
-                "charged again), or make another release with another teacher, charged anew"
-            )
-        self.on_broken(cohort, query)
+from canal.release.workspace import Workspace
 
 
 def passes(plan: Plan) -> int:
@@ -110,8 +81,11 @@ def create(
     options = Options() if options is None else options
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
-    check_plan(plan, ensemble.cohorts)
-    check_fit(plan, ensemble, queries)
+    if plan.trust == "secure-sum" and seed is None:
+        raise ReleaseError(
+            "teachers in one process have nothing to hide from it; a secure sum is for sites that "
+            "are apart (`canal federation`), or give a seed to rehearse it"
+        )
     if plan.allocation == "none" and not not_private:
         raise ReleaseError(
             "allocation none adds no noise and protects nobody; say --not-private if that is meant"
@@ -120,20 +94,49 @@ def create(
         raise ReleaseError(
             "a private release is charged to a ledger; give one, or a seed for a research run"
         )
+    sites = LocalSites(ensemble, queries, options)
+    return aggregate(out, sites, queries, plan, ledger=ledger, seed=seed, options=options)
+
+
+def aggregate(
+    out: Path | str,
+    sites: Sites,
+    queries: Queries,
+    plan: Plan,
+    *,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+    options: Options,
+) -> Release:
+    """The same with sites that are in this process or elsewhere; those pay from their own ledgers.
+
+    Args:
+        out: folder to publish it in.
+        sites: who hold the teachers.
+        queries: the recipient's images.
+        plan: what is asked for.
+        ledger: of the aggregator, if it has one.
+        seed: of the noise of a research run.
+        options: what cannot change a guarantee.
+    """
+    check_plan(plan, sites.cohorts)
+    check_fit(plan, sites, queries)
     if options.paired and seed is None:
         raise ReleaseError("noise that protects somebody is never drawn twice; give a seed")
-    claim = {
-        "plan": plan.to_json(),
-        "teachers": ensemble.claims,
-        "initialisation": ensemble.initialisation,
-        "queries": dict(zip(queries.ids, queries.contents, strict=True)),
-        "noise": "secret" if seed is None else f"seed {seed}{', paired' if options.paired else ''}",
-    }
+    agreement = Agreement(
+        plan,
+        sites.cohorts,
+        sites.initialisation,
+        sites.layer,
+        tuple(zip(queries.ids, queries.contents, strict=True)),
+        SECRET if seed is None else f"seed {seed}{', paired' if options.paired else ''}",
+    )
+    claim = agreement.to_json() | {"teachers": sites.claims}
     workspace = Workspace(Path(out))
     with _telling(workspace), workspace.open(claim):
         if not workspace.is_published():
             secret = workspace.secret() if seed is None else Secret.seeded(seed)
-            run = _Run(workspace, ensemble, queries, plan, secret, digest(claim), ledger, options)
+            run = _Run(workspace, sites, queries, agreement, secret, digest(claim), ledger, options)
             paid = run.pay()
             workspace.claim(claim)
             run.make(paid)
@@ -142,6 +145,7 @@ def create(
             raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
         if release.manifest.ledger is not None and ledger is not None:
             _commit(ledger, release.manifest.ledger["key"], release.manifest.digest)
+        sites.finish(release.manifest)
         workspace.finish()
     return release
 
@@ -160,27 +164,39 @@ class _Run:
     """One attempt at a release that is not published yet."""
 
     workspace: Workspace
-    ensemble: Ensemble
+    sites: Sites
     queries: Queries
-    plan: Plan
+    agreement: Agreement
     secret: Secret
     claim: bytes
     ledger: Ledger | None
     options: Options
 
     @property
+    def plan(self) -> Plan:
+        return self.agreement.plan
+
+    @property
     def private(self) -> bool:
-        return self.secret.private and self.plan.allocation != "none"
+        return self.agreement.private
+
+    @property
+    def noise(self) -> Noise | None:
+        """The aggregator's own; none where every site adds a share."""
+        if self.plan.trust == "secure-sum":
+            return None
+        return Noise(self.secret, (self.claim,), self.options.paired)
 
     def make(self, paid: dict[str, Any] | None) -> None:
         self.workspace.write_down("plan", self.plan.calibrate().to_json())
         statistics = self._statistics()
         calibrated = self.plan.calibrate(statistics.weights(self.plan))
-        cohorts = self.ensemble.cohorts
+        cohorts = self.sites.cohorts
         if paid is not None and not covers(paid["charges"], calibrated, cohorts):
             raise ReleaseError("this release would cost more than was paid; this is a bug")
         mechanism = Mechanism.of(calibrated, statistics)
         self.workspace.write_down("mechanism", mechanism.to_json())
+        self.sites.publish(statistics)
         shards = list(self._shards(mechanism, statistics))
         manifest = self._manifest(mechanism, statistics, shards, paid)
         self.check_unpublished(manifest)
@@ -191,13 +207,16 @@ class _Run:
 
     def pay(self) -> dict[str, Any] | None:
         """Charge everyone, once; the key tells nothing without the secret."""
-        if not self.private or self.ledger is None:
+        key = self.secret.key(b"ledger", self.claim).hex()
+        if not self.private:
+            self.sites.begin(self.agreement, self.secret, key)
             return None
         flat = self.plan.calibrate()
-        check_queries(self.ledger, flat)
-        key = self.secret.key(b"ledger", self.claim).hex()
-        due = charges(flat, self.ensemble.cohorts)
-        self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
+        due = charges(flat, self.sites.cohorts)
+        if self.ledger is not None:
+            check_queries(self.ledger, flat)
+            self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
+        self.sites.begin(self.agreement, self.secret, key)
         entries = [
             {"cohort": each.cohort, "unit": each.unit, "rho": each.rho, "draws": each.draws}
             for each in due
@@ -218,13 +237,13 @@ class _Run:
         path = self.workspace.statistics
         if path.is_file():
             return Statistics.from_json(json.loads(path.read_bytes()))
+        calibrated = self.plan.calibrate()
         made = compute(
-            self.plan.calibrate(),
+            calibrated,
             self.queries,
-            [(teacher.cohort, teacher.tap) for teacher in self.ensemble.teachers],
-            self.ensemble.shared,
-            lambda name: Stream(self.secret.key(b"statistic", *self._context(), name.encode())),
-            check=self.options.check,
+            lambda names: self.sites.sums(calibrated, names),
+            self.sites.shared,
+            self.noise,
             progress=self.options.progress,
         )
         replace_file(path, json.dumps(made.to_json()).encode())
@@ -233,33 +252,17 @@ class _Run:
     def _shards(self, mechanism: Mechanism, statistics: Statistics) -> Iterator[Shard]:
         """Every shard, those that an earlier run finished as they are."""
         warning = stamp(mechanism.calibrated, private=self.private)
-        published = hashlib.sha256(json.dumps(statistics.to_json()).encode()).digest()
-        context = self._context(published)
+        noise = None if self.noise is None else self.noise.after(statistics)
         for number, start in enumerate(range(0, len(self.queries.ids), ROWS)):
             stop = min(start + ROWS, len(self.queries.ids))
             path = self.workspace.staging / shard_name(number)
             if path.is_file():
-                self.options.progress((stop - start) * len(self.ensemble.teachers))
+                self.options.progress((stop - start) * len(self.sites.cohorts))
                 yield describe_shard(path, stop - start)
             else:
-                rows = make_rows(
-                    mechanism,
-                    self.ensemble,
-                    self.queries,
-                    self.secret,
-                    context,
-                    start=start,
-                    stop=stop,
-                    broken=lambda cohort, row: self.options.check(cohort, self.queries.ids[row]),
-                    progress=self.options.progress,
-                )
+                summed = self.sites.totals(mechanism, start, stop)
+                rows = make_rows(mechanism, summed, self.queries, noise, start=start)
                 yield write_shard(path, np.stack(list(rows)), warning)
-
-    def _context(self, *published: bytes) -> tuple[bytes, ...]:
-        """What noise depends on beside what it is added to: everything, unless arms are paired."""
-        if self.options.paired and not self.secret.private:
-            return ()
-        return self.claim, *published
 
     def _manifest(
         self,
@@ -269,13 +272,14 @@ class _Run:
         paid: dict[str, Any] | None,
     ) -> Manifest:
         calibrated = mechanism.calibrated
-        noise = {"source": self._noise_source(), "sampler": SAMPLER.decode()}
+        source = noise_source(self.plan, private=self.secret.private)
+        noise = {"source": source, "sampler": SAMPLER.decode()}
         facts = Facts(
             private=self.private,
             noise=noise["source"],
             sampler=noise["sampler"],
             lattice_step=mechanism.lattice.step,
-            cohorts=self.ensemble.cohorts,
+            cohorts=self.sites.cohorts,
         )
         return Manifest(
             software=SOFTWARE,
@@ -285,18 +289,15 @@ class _Run:
             statistics=statistics.to_json(),
             mechanism=mechanism.to_json(),
             participants={
-                "cohorts": list(self.ensemble.cohorts),
-                "initialisation": self.ensemble.initialisation,
-                "tap": self.ensemble.teachers[0].tap.layer,
+                "cohorts": list(self.sites.cohorts),
+                "initialisation": self.sites.initialisation,
+                "tap": self.sites.layer,
             },
             noise=noise,
             ledger=paid,
             shards=[shard.to_json() for shard in shards],
             images={name: [row // ROWS, row % ROWS] for row, name in enumerate(self.queries.ids)},
         )
-
-    def _noise_source(self) -> str:
-        return NO_NOISE if self.plan.allocation == "none" else self.secret.source
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def feature_lattice(plan: Plan) -> Lattice:
     from canal.privacy.lattice import Lattice  # not for a forecast, which is there at once
 
     teachers = plan.participants.teachers
-    return Lattice.finest(teachers, teachers * MOST_NOISE * even_sigma(plan))
+    return Lattice.finest(teachers, teachers * MOST_NOISE * even_sigma(plan) * plan.excess)
 
 
 def statistic_lattice(calibrated: CalibratedPlan, name: Literal["caps", "importance"]) -> Lattice:
@@ -136,7 +136,7 @@ def statistic_lattice(calibrated: CalibratedPlan, name: Literal["caps", "importa
     if plan.sources[name] == "private":
         terms *= plan.participants.teachers
     sigma = float(calibrated.sigma(name)[0]) / (plan.bound if name == "caps" else 1.0)
-    return Lattice.finest(terms, terms * sigma)
+    return Lattice.finest(terms, terms * sigma * plan.excess)
 
 
 def calibrate(plan: Plan, weights: ArrayLike | None = None) -> CalibratedPlan:
@@ -197,7 +197,7 @@ def _statistics(plan: Plan, rho: dict[str, float]) -> list[GaussianEvent]:
         sigma = 0.0
         if plan.allocation != "none":
             sigma = float(uniform(exposures[plan.unit].sensitivity, rho[name]))
-        draws = plan.channels if sigma else 0
+        draws = plan.channels * plan.shares if sigma else 0
         events.append(GaussianEvent(name, (sigma,), exposures, draws=draws))
     return events
 
@@ -219,7 +219,7 @@ def _features(plan: Plan, scores: NDArray[np.float64], rho: float) -> GaussianEv
         # The most that the mean square of a clipped channel can be; public, whatever the data.
         power = 1 / plan.positions
         sigma = reverse_water_filling(scores, sensitivity, power, once)
-    draws = plan.released * plan.positions
+    draws = plan.released * plan.positions * plan.shares
     once_each = GaussianEvent("features", tuple(sigma.tolist()), exposures, draws=draws)
     return once_each.times(plan.releases)
 

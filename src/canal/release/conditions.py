@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from canal.errors import ReleaseError
 from canal.privacy.randomness import SAMPLER, Secret
-from canal.release.ensemble import Ensemble
 from canal.release.plan import Plan
 from canal.release.queries import Queries
+
+if TYPE_CHECKING:
+    from canal.release.sites import Sites
 
 NO_NOISE = "none"
 
@@ -36,7 +39,7 @@ def check_plan(plan: Plan, cohorts: Sequence[str]) -> None:
         )
 
 
-def check_fit(plan: Plan, ensemble: Ensemble, queries: Queries) -> None:
+def check_fit(plan: Plan, sites: Sites, queries: Queries) -> None:
     """Refuse teachers and queries that are not those of the plan."""
     people = plan.participants
     if people.queries != len(queries.ids):
@@ -48,28 +51,35 @@ def check_fit(plan: Plan, ensemble: Ensemble, queries: Queries) -> None:
             f"the plan counts {people.images_per_person} images of one person, but one person has "
             f"{queries.images_per_person} among the queries; give --images-per-person"
         )
-    if ensemble.trained_initialisation and not plan.trained_initialisation:
+    if sites.trained_initialisation and not plan.trained_initialisation:
         raise ReleaseError(
             "the shared initialisation was, or may have been, trained on the queries; the plan "
             "must say so (trained_initialisation)"
         )
-    shape = ensemble.shape(queries.arrays.images.shape[1], queries.arrays.images.shape[2:])
+    shape = sites.shape(queries.arrays.images.shape[1], queries.arrays.images.shape[2:])
     if shape != (plan.channels, plan.grid):
         raise ReleaseError(
             f"the plan is for {plan.channels} channels of {plan.grid}, the teachers have "
             f"{shape[0]} of {shape[1]}"
         )
-    if "public" in plan.sources.values() and ensemble.shared is None:
+    if "public" in plan.sources.values() and sites.shared is None:
         raise ReleaseError(
             "public caps or importance are read from the shared initialisation; give it with "
             "--init, or take --caps-source private and --importance-source private"
         )
 
 
+def noise_source(plan: Plan, *, private: bool) -> str:
+    """What a statement says about where the noise came from."""
+    if plan.allocation == "none":
+        return NO_NOISE
+    source = Secret(b"x" * 32, private=private).source
+    return f"a share of every site, each: {source}" if plan.trust == "secure-sum" else source
+
+
 def check_noise(plan: Plan, source: str, sampler: str) -> bool:
     """Refuse noise of unknown origin; say whether what is known of it protects anybody."""
-    private, seeded = (Secret(b"x" * 32, private=kind).source for kind in (True, False))
-    allowed = (NO_NOISE,) if plan.allocation == "none" else (private, seeded)
-    if source not in allowed or sampler != SAMPLER.decode():
+    known = {noise_source(plan, private=private): private for private in (False, True)}
+    if source not in known or sampler != SAMPLER.decode():
         raise ReleaseError(f"noise of the source {source!r}, sampler {sampler!r}, is not ours")
-    return source == private
+    return known[source] and plan.allocation != "none"

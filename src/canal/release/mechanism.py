@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from canal.privacy.lattice import TAIL_SIGMAS, Lattice, coarsen, fitting_shift
+from canal.privacy.lattice import (
+    TAIL_SIGMAS,
+    Lattice,
+    coarsen,
+    fitting_shift,
+    rounded_gaussian,
+)
+from canal.privacy.shares import check_share, share_std
 from canal.release.calibration import CalibratedPlan, feature_lattice
 from canal.release.clipping import Clipped, clip
 from canal.release.statistics import Statistics
@@ -34,7 +41,7 @@ class Mechanism:
         calibrated: the plan with its sigmas.
         channels: indices of the published channels.
         caps: of those.
-        sigma: of their mean over teachers.
+        sigma: of their mean over teachers, as it is accounted for.
         lattice: of every contribution and of the noise.
         shift: halvings that make each channel fit 16 bits, once it is noisy.
     """
@@ -53,7 +60,7 @@ class Mechanism:
         teachers = calibrated.plan.participants.teachers
         sigma = calibrated.published_sigma
         lattice = feature_lattice(calibrated.plan)
-        largest = teachers * (1 + TAIL_SIGMAS * sigma) / lattice.step
+        largest = teachers * (1 + TAIL_SIGMAS * sigma * calibrated.plan.excess) / lattice.step
         return cls(
             calibrated,
             channels,
@@ -69,6 +76,11 @@ class Mechanism:
         return self.calibrated.plan.participants.teachers
 
     @property
+    def noise(self) -> NDArray[np.float64]:
+        """The sigma that readers find in a release: with the shares of those who may tell."""
+        return self.sigma * self.calibrated.plan.excess
+
+    @property
     def scale(self) -> NDArray[np.float64]:
         """What one stored unit of each channel is worth as a feature."""
         return np.ldexp(self.lattice.step * self.caps / self.teachers, self.shift)
@@ -80,7 +92,7 @@ class Mechanism:
             "channels": self.channels.tolist(),
             "weights": [kept[channel] for channel in self.channels.tolist()],
             "caps": self.caps.tolist(),
-            "sigma": self.sigma.tolist(),
+            "sigma": self.noise.tolist(),
             "step": self.lattice.step,
             "shift": self.shift.tolist(),
             "scale": self.scale.tolist(),
@@ -96,18 +108,44 @@ class Mechanism:
         nonnegative = self.calibrated.plan.nonnegative
         return clip(chosen, self.caps, self.lattice, nonnegative=nonnegative)
 
+    def share(self, given: ArrayLike, stream: Stream) -> NDArray[np.int64]:
+        """Add a site's share of the noise to what it gives for one image.
+
+        Args:
+            given: `[M, *grid]` integers; private.
+            stream: of this site and this image.
+        """
+        plan, integers = self.calibrated.plan, np.asarray(given)
+        std = share_std(self.teachers * self.sigma, plan.shares, plan.colluding)
+        steps = std / self.lattice.step
+        check_share(steps)
+        axes = (-1,) + (1,) * (integers.ndim - 1)
+        noisy = rounded_gaussian(steps.reshape(axes), integers.shape, stream)
+        noisy += integers
+        return noisy
+
     def perturb(self, total: ArrayLike, stream: Stream) -> NDArray[np.signedinteger]:
         """Add noise once to the sum for one image, and keep it in 16 bits.
+
+        Where noise comes in shares, add what is left of it when t of them are known: nobody does
+        that in a release, it is what an audit draws.
 
         Args:
             total: `[M, *grid]` integers; private.
             stream: of this one image.
         """
-        noisy = np.asarray(total)
-        axes = (-1,) + (1,) * (noisy.ndim - 1)
-        if self.calibrated.plan.allocation != "none":
-            std = (self.teachers * self.sigma).reshape(axes)
+        noisy, plan = np.asarray(total), self.calibrated.plan
+        if plan.trust == "secure-sum":
+            for _ in range(plan.shares - plan.colluding):
+                noisy = self.share(noisy, stream)
+        elif plan.allocation != "none":
+            std = (self.teachers * self.sigma).reshape((-1,) + (1,) * (noisy.ndim - 1))
             noisy = self.lattice.perturb(
                 noisy, std, stream, bound=float(self.teachers), storage="int32"
             )
+        return self.store(noisy)
+
+    def store(self, noisy: ArrayLike) -> NDArray[np.signedinteger]:
+        """Keep a noisy sum for one image, `[M, *grid]`, in 16 bits."""
+        axes = (-1,) + (1,) * (np.ndim(noisy) - 1)
         return coarsen(noisy, self.shift.reshape(axes))

@@ -25,6 +25,8 @@ Allocation = Literal["canal", "uniform", "reverse", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
 Weight = Literal["importance", "matched"]
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
+Trust = Literal["trusted", "secure-sum"]
+TRUSTS: tuple[Trust, ...] = get_args(Trust)
 # `paper` is the paper's own accounting. `honest` protects a patient, and takes caps and importance
 # from the public shared initialisation.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -75,6 +77,9 @@ class Plan:
             recipient's images, the queries. They are public, so the queries are not protected.
         releases: how many times each query is released with fresh noise. 1 is ours; more is the
             per-iteration model of prior work (`canal.release.per_iteration`).
+        trust: `trusted`, an aggregator adds up what the sites say and adds the noise; or
+            `secure-sum`, every site adds a share of the noise and only the sum is ever seen.
+        colluding: t, the sites that may tell others their shares; the rest still hide everyone.
     """
 
     epsilon: float
@@ -94,6 +99,8 @@ class Plan:
     split: BudgetSplit = field(default_factory=BudgetSplit)
     trained_initialisation: bool = False
     releases: int = 1
+    trust: Trust = "trusted"
+    colluding: int = 0
 
     def __post_init__(self) -> None:
         check_unit(self.unit)
@@ -115,17 +122,36 @@ class Plan:
                 f"released = {self.released} is more than channels = {self.channels}; "
                 "release as many or fewer"
             )
-        for name, known in (("allocation", ALLOCATIONS), ("weight", WEIGHTS)):
+        known_words = {"allocation": ALLOCATIONS, "weight": WEIGHTS, "trust": TRUSTS}
+        for name, known in known_words.items():
             if getattr(self, name) not in known:
                 raise InvalidValueError(
                     f"{name} = {getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
                 )
+        self._check_shares()
         if self.caps_bound is None:
             # One double for all that reads it: plan, mechanism, statement.
             bound = math.sqrt(self.channels * self.positions)
             object.__setattr__(self, "caps_bound", bound)
         if not 0 < self.bound < math.inf:
             raise InvalidValueError(f"caps_bound = {self.caps_bound!r} must be above 0 and finite")
+
+    def _check_shares(self) -> None:
+        if isinstance(self.colluding, bool) or not isinstance(self.colluding, int):
+            raise InvalidValueError(f"colluding = {self.colluding!r} must be a whole number")
+        if self.trust == "trusted" and self.colluding:
+            raise InvalidValueError(
+                "colluding sites matter where noise comes in shares; take the secure sum "
+                "(--trust secure-sum), or none of them"
+            )
+        if self.trust == "secure-sum" and not 0 <= self.colluding < self.participants.teachers:
+            raise InvalidValueError(
+                f"colluding = {self.colluding} must be at least 0 and below the "
+                f"{self.participants.teachers} sites: with all of them against one, no share is "
+                "left that protects it"
+            )
+        if self.trust == "secure-sum" and self.allocation == "none":
+            raise InvalidValueError("a secure sum without noise hides nobody; take an allocation")
 
     @classmethod
     def preset(cls, name: str, **choices: Any) -> Plan:
@@ -179,10 +205,23 @@ class Plan:
         return self.split.with_sources(self.caps_source, self.importance_source)
 
     @property
+    def shares(self) -> int:
+        """In how many parts each noise value is drawn."""
+        return self.participants.teachers if self.trust == "secure-sum" else 1
+
+    @property
+    def excess(self) -> float:
+        r"""How much wider the noise in a release is than the noise that is accounted for.
+
+        Each of K shares has variance $\sigma^2/(K - t)$, so that K - t of them are enough.
+        """
+        return math.sqrt(self.shares / (self.shares - self.colluding))
+
+    @property
     def draws(self) -> int:
         """Noise values that one unit takes part in; their finite precision is set aside first."""
-        features = self.released * self.positions * self.releases
-        statistics = list(self.sources.values()).count("private") * self.channels
+        features = self.released * self.positions * self.releases * self.shares
+        statistics = list(self.sources.values()).count("private") * self.channels * self.shares
         return features * self.participants.features(self.diameter)[self.unit].count + statistics
 
     def rho(self) -> dict[str, float]:

@@ -1,20 +1,59 @@
 """Rows: the one way from query images to the integers that are stored for them.
 
-The aggregator goes this way, and so does the audit (`canal.attacks`), with teachers of its own.
+Every release goes this way, in one process or over many, and so does the audit (`canal.attacks`),
+with teachers of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from canal.privacy.randomness import Secret, Stream
-from canal.release.ensemble import Ensemble
+from canal.release.ensemble import Ensemble, Teacher
 from canal.release.mechanism import Mechanism
+from canal.release.noise import Noise
 from canal.release.queries import Queries, QueryBatch
 from canal.release.shard import Stored
+
+
+def contribute(
+    mechanism: Mechanism,
+    teacher: Teacher,
+    batch: QueryBatch,
+    *,
+    broken: Callable[[str, int], None] = lambda cohort, row: None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Any:
+    """What one teacher adds before any noise, `[B, M, *grid]` integers; private.
+
+    Args:
+        mechanism: clips the teacher's features and puts them on the lattice.
+        teacher: of one site.
+        batch: some queries.
+        broken: told the cohort and the row where the teacher gave NaN or infinity.
+        progress: called with the number of images that passed through the network.
+    """
+    clipped = mechanism.contribution(teacher.tap.features(batch.images))
+    for row in np.flatnonzero(clipped.broken).tolist():
+        broken(teacher.cohort, batch.start + row)
+    progress(len(batch.images))
+    return clipped.integers
+
+
+def share(mechanism: Mechanism, given: Any, batch: QueryBatch, queries: Queries, own: Noise) -> Any:
+    """The same with a site's share of the noise, `[B, M, *grid]`; still private, on its own.
+
+    Args:
+        mechanism: says how much noise.
+        given: what the site's teacher adds.
+        batch: the queries that this is about.
+        queries: all of them.
+        own: the noise of this site.
+    """
+    rows = enumerate(given, start=batch.start)
+    return np.stack([mechanism.share(each, own.of_query(queries, row)) for row, each in rows])
 
 
 def add_up(
@@ -36,44 +75,35 @@ def add_up(
     """
     total: Any = 0
     for teacher in ensemble.teachers:
-        clipped = mechanism.contribution(teacher.tap.features(batch.images))
-        for row in np.flatnonzero(clipped.broken).tolist():
-            broken(teacher.cohort, batch.start + row)
-        total = total + clipped.integers
-        progress(len(batch.images))
+        total = total + contribute(mechanism, teacher, batch, broken=broken, progress=progress)
     return total
+
+
+def totals(mechanism: Mechanism, ensemble: Ensemble, queries: Queries) -> Iterator[Any]:
+    """The sums of all queries before any noise, one by one; private."""
+    for batch in queries.batches():
+        yield from add_up(mechanism, ensemble, batch)
 
 
 def make_rows(
     mechanism: Mechanism,
-    ensemble: Ensemble,
+    summed: Iterable[Any],
     queries: Queries,
-    secret: Secret,
-    context: tuple[bytes, ...],
+    noise: Noise | None,
     *,
     start: int = 0,
-    stop: int | None = None,
-    broken: Callable[[str, int], None] = lambda cohort, row: None,
-    progress: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Stored]:
-    """The stored integers of some queries: one pass through every teacher, noise once.
+    """The integers to store for some queries; noise is added once, unless it came in shares.
 
     Args:
         mechanism: of the release.
-        ensemble: its teachers.
+        summed: over all teachers, one query after the other.
         queries: all of them.
-        secret: behind the noise.
-        context: what the noise depends on beside the query: the claim, the published statistics.
-        start: first row.
-        stop: behind the last; all if not given.
-        broken: told the cohort and the row where a teacher gave NaN or infinity.
-        progress: called with the number of images that passed through a network.
+        noise: of the aggregator; None where the sums hold the shares of all sites.
+        start: row of the first.
     """
-    for batch in queries.batches(start, stop):
-        total = add_up(mechanism, ensemble, batch, broken=broken, progress=progress)
-        for row, summed in enumerate(total, start=batch.start):
-            # With the id: two queries of the same content have noise of their own.
-            name = queries.ids[row].encode(errors="surrogatepass")
-            content = bytes.fromhex(queries.contents[row])
-            key = secret.key(b"features", *context, name, content)
-            yield mechanism.perturb(summed, Stream(key))
+    for row, total in enumerate(summed, start=start):
+        if noise is None:
+            yield mechanism.store(total)
+        else:
+            yield mechanism.perturb(total, noise.of_query(queries, row))

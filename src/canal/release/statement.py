@@ -69,9 +69,9 @@ def state(calibrated: CalibratedPlan, facts: Facts) -> dict[str, Any]:
         "epsilon_by_queries": _by_queries(calibrated) if facts.private else [],
         "protected": _protected(calibrated, facts),
         "not_protected": _not_protected(calibrated),
-        "trust": _trust(facts),
+        "trust": _trust(plan, facts),
         "mechanism": _mechanism(calibrated, facts),
-        "assumptions": _assumptions(),
+        "assumptions": _assumptions(plan),
     }
 
 
@@ -221,7 +221,30 @@ def _not_protected(calibrated: CalibratedPlan) -> list[str]:
     return sentences
 
 
-def _trust(facts: Facts) -> list[str]:
+def _trust(plan: Plan, facts: Facts) -> list[str]:
+    return _secure_sum(plan, facts) if plan.trust == "secure-sum" else _central(facts)
+
+
+def _secure_sum(plan: Plan, facts: Facts) -> list[str]:
+    sites, told = plan.participants.teachers, plan.colluding
+    whoever = f"whoever learns the shares of {told} of them" if told else "anyone who learns none"
+    return [
+        f"Secure sum of {sites} sites (secure-sum): every site adds a share of the noise before it "
+        "sends anything, under masks that cancel only in the sum over all. The aggregator learns "
+        "that noisy sum, and nothing of a single site.",
+        f"Colluding sites: t = {told}. Each share has a variance of 1/{sites - told} of the noise "
+        f"that is accounted for, so every epsilon here holds against {whoever}, the aggregator "
+        f"among them. Readers face {short(plan.excess)} times that noise.",
+        f"Noise: {facts.noise}."
+        + (
+            " Each secret stays at its site and is destroyed when the release is finished."
+            if facts.private
+            else ""
+        ),
+    ]
+
+
+def _central(facts: Facts) -> list[str]:
     return [
         "Central model: the aggregator sees every teacher's features before noise is added, and "
         "all sites trust it with that. The readers of this folder need not be trusted.",
@@ -273,13 +296,24 @@ _SPREAD = {
 _WEIGHTED = {"importance": "importance", "matched": "importance and the square of the cap"}
 
 
-def _assumptions() -> list[str]:
-    return [
+def _assumptions(plan: Plan) -> list[str]:
+    sentences = [
         "No patient is in more than one cohort. A patient in two has twice the distance to move "
         "things by.",
         "No query shows a patient of a cohort.",
         "A teacher depends on its own cohort and on the shared initialisation, and that "
         "initialisation on no cohort.",
         "ChaCha20 under keys from HKDF-SHA256 cannot be told from true randomness.",
-        "The software ran as published, on a machine that only the aggregator controls.",
+    ]
+    if plan.trust == "trusted":
+        return [
+            *sentences,
+            "The software ran as published, on a machine that only the aggregator controls.",
+        ]
+    return [
+        *sentences,
+        "X25519 keys that two sites agree on are known to nobody else; every site knew the "
+        "identity of every other beforehand.",
+        f"At all but {plan.colluding} of the sites the software ran as published, on a machine "
+        "that only the site controls.",
     ]

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from canal.errors import ReleaseError
 from canal.privacy.budget import Source
+from canal.privacy.lattice import rounded_gaussian
 from canal.privacy.posterior import posterior_mean
+from canal.privacy.shares import check_share, share_std
 from canal.release.calibration import CalibratedPlan, statistic_lattice
 from canal.release.clipping import clip
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from canal.models.tap import Tap
     from canal.privacy.randomness import Stream
+    from canal.release.noise import Noise
     from canal.release.plan import Plan
     from canal.release.queries import Queries, QueryBatch
 
@@ -103,11 +106,10 @@ class Statistics:
 def compute(
     calibrated: CalibratedPlan,
     queries: Queries,
-    teachers: Sequence[tuple[str, Tap]],
+    private: Callable[[Sequence[Name]], list[Sum]],
     shared: Tap | None,
-    stream: Callable[[str], Stream],
+    noise: Noise | None,
     *,
-    check: Callable[[str, str], None],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Statistics:
     """Read both from the networks: private from the teachers, public from the initialisation.
@@ -115,33 +117,39 @@ def compute(
     Args:
         calibrated: the plan; its noise for caps and importance does not depend on them.
         queries: N of them.
-        teachers: names and taps; private.
+        private: gives the sums of some statistics over all teachers and queries.
         shared: the initialisation, where a source is public.
-        stream: the noise of each, by name.
-        check: told cohort and query where a teacher gave NaN or infinity.
-        progress: called with the number of images passed through a network.
+        noise: of the aggregator; None where those sums hold the shares of all sites.
+        progress: called with the number of images passed through the initialisation.
     """
     plan = calibrated.plan
     if not queries.arrays.labelled.any():
         raise ReleaseError(
             "no query has a label, and importance is the gradient of a loss; label a few of them"
         )
+    by_source: dict[Source, list[Name]] = {"private": [], "public": []}
+    for name, source in plan.sources.items():
+        by_source[source].append(name)
     made: dict[Name, Statistic] = {}
-    sources: tuple[tuple[Source, Sequence[tuple[str, Tap]]], ...] = (
-        ("private", teachers),
-        ("public", [] if shared is None else [("initialisation", shared)]),
-    )
-    for source, networks in sources:
-        names = [name for name, chosen in plan.sources.items() if chosen == source]
-        if names and not networks:
+    for total in private(by_source["private"]) if by_source["private"] else ():
+        stream = None if noise is None else noise.of_statistic(total.name)
+        made[total.name] = total.published("private", stream)
+    if by_source["public"]:
+        if shared is None:
             raise ReleaseError(
                 "public caps and importance are read from the shared initialisation; give it with "
                 "--init, or take them from private data"
             )
-        sums = sum_up(calibrated, names, queries, networks, check=check, progress=progress)
-        for total in sums:
-            made[total.name] = total.published(source, stream)
+        networks = [("initialisation", shared)]
+        for total in sum_up(
+            calibrated, by_source["public"], queries, networks, check=_refuse, progress=progress
+        ):
+            made[total.name] = total.published("public")
     return Statistics(made["caps"], made["importance"])
+
+
+def _refuse(network: str, query: str) -> None:
+    raise ReleaseError(f"the shared {network} returns NaN or infinity for query {query!r}")
 
 
 def sum_up(
@@ -163,7 +171,7 @@ def sum_up(
         check: told network and query where there was NaN or infinity.
         progress: called with the number of images passed through a network.
     """
-    sums = [Sum(calibrated, name, len(networks)) for name in names]
+    sums = [Sum(calibrated, name) for name in names]
     for network, tap in networks if sums else ():
         for batch in queries.batches():
             features, energy = _read(tap, batch, [total.name for total in sums])
@@ -176,12 +184,16 @@ def sum_up(
 
 
 class Sum:
-    """The sum of a statistic's clipped vectors on the lattice, in units of its bound."""
+    """The sum of a statistic's clipped vectors on the lattice, in units of its bound.
 
-    def __init__(self, calibrated: CalibratedPlan, name: Name, networks: int) -> None:
+    A private one is over all teachers; what a single site gives is a part of it.
+    """
+
+    def __init__(self, calibrated: CalibratedPlan, name: Name) -> None:
         plan = calibrated.plan
         self.calibrated = calibrated
         self.name = name
+        networks = plan.participants.teachers if plan.sources[name] == "private" else 1
         self.terms = networks * plan.participants.queries
         self.bound = plan.bound if name == "caps" else 1.0
         self.lattice = statistic_lattice(calibrated, name)
@@ -196,20 +208,47 @@ class Sum:
         self.total += clipped.integers[:, 0].sum(axis=0)
         return clipped.broken
 
-    def published(self, source: Source, stream: Callable[[str], Stream]) -> Statistic:
-        """What leaves the aggregator: with the plan's noise if it is private, else as it is."""
-        sigma = float(self.calibrated.sigma(self.name)[0]) if source == "private" else 0.0
-        return Statistic(source, self.mean(sigma, stream), sigma)
+    @property
+    def std(self) -> float:
+        """Of the noise that is accounted for, on the sum."""
+        return self.terms * float(self.calibrated.sigma(self.name)[0]) / self.bound
 
-    def mean(self, sigma: float, stream: Callable[[str], Stream]) -> tuple[float, ...]:
-        """The mean, with noise added once to the sum where sigma is above 0."""
-        total = self.total
-        if sigma:
-            std, bound = self.terms * sigma / self.bound, float(self.terms)
-            drawn = stream(self.name)
-            total = self.lattice.perturb(total, std, drawn, bound=bound, storage="int32")
+    def share(self, stream: Stream) -> None:
+        """Add a site's share of the noise to what it gives; once."""
+        plan = self.calibrated.plan
+        steps = share_std(self.std, plan.shares, plan.colluding) / self.lattice.step
+        check_share(steps)
+        self.total = self.total + rounded_gaussian(steps, self.total.shape, stream)
+
+    def perturb(self, stream: Stream) -> None:
+        """Add noise to the sum over all teachers, once; of shares, what t known ones leave."""
+        plan = self.calibrated.plan
+        if plan.trust == "secure-sum":
+            for _ in range(plan.shares - plan.colluding):
+                self.share(stream)
+        elif self.std:
+            bound = float(self.terms)
+            self.total = self.lattice.perturb(
+                self.total, self.std, stream, bound=bound, storage="int32"
+            )
+
+    def published(self, source: Source, stream: Stream | None = None) -> Statistic:
+        """What leaves the aggregator: a mean, with the plan's noise if it is private.
+
+        Args:
+            source: of the statistic.
+            stream: of the noise; None where it is public, or where all sites added their shares.
+        """
+        if stream is not None:
+            self.perturb(stream)
+        plan = self.calibrated.plan
+        sigma = float(self.calibrated.sigma(self.name)[0]) * plan.excess
+        return Statistic(source, self.mean(), sigma if source == "private" else 0.0)
+
+    def mean(self) -> tuple[float, ...]:
+        """The mean over teachers and queries of what was added."""
         unit = self.lattice.step * self.bound / self.terms
-        return tuple((total * unit).tolist())
+        return tuple((self.total * unit).tolist())
 
 
 def _read(tap: Tap, batch: QueryBatch, names: list[Name]) -> tuple[Tensor, Tensor]:

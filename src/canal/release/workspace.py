@@ -17,7 +17,6 @@ A run that finds its own claim goes on where the last one stopped. One that find
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from typing import Any, Literal
 from canal.errors import ReleaseError
 from canal.files import fsync_folder, replace_file
 from canal.privacy.randomness import Secret
+from canal.release.agreement import written
 from canal.release.manifest import MANIFEST
 
 
@@ -80,7 +80,7 @@ class Workspace:
     def _check(self, claim: dict[str, Any]) -> None:
         if self._claim.is_file():
             earlier = self._claim.read_bytes()
-            if earlier != _written(claim):
+            if earlier != written(claim):
                 raise ReleaseError(self._difference(earlier, claim))
             if self._finished.exists() and not self.is_published():
                 raise ReleaseError(
@@ -98,7 +98,7 @@ class Workspace:
 
         To be called when the release is paid for: what a ledger refused may be asked for otherwise.
         """
-        replace_file(self._claim, _written(claim))
+        replace_file(self._claim, written(claim))
         self.staging.mkdir(exist_ok=True)
         fsync_folder(self.private)
         fsync_folder(self.out.parent)
@@ -132,7 +132,7 @@ class Workspace:
 
     def write_down(self, name: Literal["plan", "mechanism"], content: dict[str, Any]) -> None:
         """Put numbers on record before the data that they are for is read."""
-        replace_file(self.private / f"{name}.json", _written(content))
+        replace_file(self.private / f"{name}.json", written(content))
 
     def secret(self) -> Secret:
         """The secret of this release: the one that is kept, or a new one.
@@ -159,15 +159,6 @@ class Workspace:
     def _clear(self) -> None:
         self.statistics.unlink(missing_ok=True)
         shutil.rmtree(self.staging, ignore_errors=True)
-
-
-def digest(claim: dict[str, Any]) -> bytes:
-    """SHA-256 of a claim: plan, teachers and queries in one."""
-    return hashlib.sha256(_written(claim)).digest()
-
-
-def _written(claim: dict[str, Any]) -> bytes:
-    return (json.dumps(claim, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _is_empty(folder: Path) -> bool:

@@ -1,0 +1,74 @@
+"""The agreement: all that is public about a release before it is made, and binds everyone in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from canal.release.noise import Noise
+from canal.release.plan import Plan
+
+if TYPE_CHECKING:
+    from canal.privacy.randomness import Secret
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a release will be.
+
+    Args:
+        plan: what is asked for.
+        cohorts: of the sites, in the order of the release.
+        initialisation: digest of the weights that all teachers started from.
+        layer: that is tapped.
+        queries: ids and contents (SHA-256) of all queries, in order.
+        noise: `secret`, or the seed of a research run.
+    """
+
+    plan: Plan
+    cohorts: tuple[str, ...]
+    initialisation: str
+    layer: str
+    queries: tuple[tuple[str, str], ...]
+    noise: str
+
+    @property
+    def private(self) -> bool:
+        """Whether its noise is to protect anybody."""
+        return self.noise == SECRET and self.plan.allocation != "none"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "plan": self.plan.to_json(),
+            "cohorts": list(self.cohorts),
+            "initialisation": self.initialisation,
+            "layer": self.layer,
+            "queries": dict(self.queries),
+            "noise": self.noise,
+        }
+
+    def noise_of_site(self, secret: Secret, claim: list[str], paired: bool = False) -> Noise:
+        """A site's noise under this agreement: bound to it, and to the site's own teacher.
+
+        Args:
+            secret: of the site.
+            claim: what determines its teacher's features; private.
+            paired: for the arms of an experiment.
+        """
+        return Noise(secret, (digest(self.to_json()), digest(claim)), paired)
+
+
+SECRET = "secret"  # noqa: S105  # the word, not one
+
+
+def written(content: Any) -> bytes:
+    """The one way to write plain values down."""
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def digest(content: Any) -> bytes:
+    """SHA-256 of plain values."""
+    return hashlib.sha256(written(content)).digest()
