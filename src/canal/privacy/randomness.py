@@ -77,7 +77,11 @@ class Secret:
         Guarantees:
             The file appears whole or not at all, and never replaces another.
         """
-        value = secrets.token_bytes(KEY_BYTES)
+        return cls.keep(secrets.token_bytes(KEY_BYTES), path)
+
+    @classmethod
+    def keep(cls, value: bytes, path: Path) -> Secret:
+        """Keep a secret that was drawn elsewhere in the same way."""
         try:
             # mkstemp makes it 0600 from the start, whatever the umask.
             handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)

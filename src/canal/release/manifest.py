@@ -80,6 +80,11 @@ class Manifest:
                 f"{folder} holds no release ({error.strerror}: {MANIFEST}); give the folder that "
                 "`canal release create` made"
             ) from error
+        return cls.from_bytes(data, str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str = "the manifest") -> Manifest:
+        """The reverse of `to_bytes`; refuses what is not exactly that."""
         try:
             content = json.loads(data)
             stated = content.pop("digest")

@@ -119,6 +119,8 @@ class Mechanism:
         std = share_std(self.teachers * self.sigma, plan.shares, plan.colluding)
         steps = std / self.lattice.step
         check_share(steps)
+        reach = float(self.teachers)
+        self.lattice.check(reach, self.teachers * self.noise, "int32")
         axes = (-1,) + (1,) * (integers.ndim - 1)
         noisy = rounded_gaussian(steps.reshape(axes), integers.shape, stream)
         noisy += integers

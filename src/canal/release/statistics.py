@@ -218,6 +218,7 @@ class Sum:
         plan = self.calibrated.plan
         steps = share_std(self.std, plan.shares, plan.colluding) / self.lattice.step
         check_share(steps)
+        self.lattice.check(float(self.terms), self.std * plan.excess, "int32")
         self.total = self.total + rounded_gaussian(steps, self.total.shape, stream)
 
     def perturb(self, stream: Stream) -> None:

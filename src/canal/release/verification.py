@@ -183,7 +183,7 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
         used = statistics.caps if name == "caps" else statistics.importance
         sigma = float(calibrated.sigma(name)[0]) * plan.excess
         paid = sigma if source == "private" else 0.0
-        if used.source != source or not _same(used.sigma, paid):
+        if used.source != source or not same(used.sigma, paid):
             raise ReleaseError(f"{name} did not get the noise that the plan asks for")
         if len(used.values) != plan.channels:
             raise ReleaseError(f"{name} has {len(used.values)} values, not {plan.channels}")
@@ -201,7 +201,7 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
         ("mechanism", manifest.mechanism, mechanism.to_json()),
         ("statement", manifest.statement, json.loads(json.dumps(state(calibrated, facts)))),
     ):
-        if not _same(stated, derived):
+        if not same(stated, derived):
             raise ReleaseError(f"the {what} does not follow from the plan")
     if manifest.ledger is not None and not covers(manifest.ledger["charges"], calibrated, cohorts):
         raise ReleaseError("the charges are not everyone's, or below what the release costs")
@@ -280,16 +280,16 @@ def _ledger(manifest: Manifest, ledger: Ledger) -> str:
     return f"charged once to {', '.join(sorted({str(cohort) for cohort, *_ in due}))}"
 
 
-def _same(stated: Any, derived: Any) -> bool:
+def same(stated: Any, derived: Any) -> bool:
     """Equal, up to the last bits of a float."""
     if isinstance(stated, bool) or isinstance(derived, bool):
         return stated is derived
     if isinstance(stated, dict) and isinstance(derived, dict):
         return stated.keys() == derived.keys() and all(
-            _same(stated[key], derived[key]) for key in stated
+            same(stated[key], derived[key]) for key in stated
         )
     if isinstance(stated, list) and isinstance(derived, list):
-        return len(stated) == len(derived) and all(map(_same, stated, derived))
+        return len(stated) == len(derived) and all(map(same, stated, derived))
     if isinstance(stated, int | float) and isinstance(derived, int | float):
         return math.isclose(stated, derived, rel_tol=_CLOSE)
     return bool(stated == derived)

@@ -1,0 +1,145 @@
+"""A release across sites: hand out the initialisation, have teachers trained, make it, publish it.
+
+Stopped anywhere, the same order goes on: what the sites said they say again, word for word, and
+nobody pays twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from canal.errors import FederationError
+from canal.federation.message import Message
+from canal.federation.remote import RemoteSites, ask
+from canal.federation.settings import Order
+from canal.files import fsync_folder, replace_file
+from canal.models import checkpoint
+from canal.models.checkpoint import DESCRIPTION, WEIGHTS
+from canal.privacy.units import Participants
+from canal.release.options import Options
+from canal.release.plan import Plan
+from canal.release.workspace import Workspace
+
+if TYPE_CHECKING:
+    from canal.federation.transport import Transport
+    from canal.release.queries import Queries
+    from canal.release.store import Release
+
+_log = logging.getLogger(__name__)
+
+
+def run(
+    order: Path | Order,
+    transport: Transport,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Release:
+    """Carry out an order.
+
+    Args:
+        order: what is asked for.
+        transport: to the sites.
+        progress: called with the number of images that passed through a network.
+    """
+    from canal.models.tap import Tap
+    from canal.release.aggregator import aggregate
+
+    order = Order.read(order) if isinstance(order, Path) else order
+    init = order.path(order.init)
+    network, start = checkpoint.load(init)
+    shared = Tap(network, start.tap)
+    if order.train:
+        hand_out(init, transport)
+        wait_for_teachers(start.initialisation, transport, order.wait)
+    queries = read_queries(order, start)
+    options = Options(progress=progress)
+    sites = RemoteSites(
+        transport, session(order.path(order.out)), order.trust, shared, queries, options
+    )
+    if sites.initialisation != start.initialisation:
+        raise FederationError("the sites' teachers started from another initialisation than ours")
+    plan = make_plan(order, sites, queries)
+    seed = None if order.seed < 0 else order.seed
+    _log.info("%d sites, %d queries, %s", len(sites.cohorts), len(queries.ids), order.trust)
+    return aggregate(order.path(order.out), sites, queries, plan, seed=seed, options=options)
+
+
+def hand_out(init: Path, transport: Transport) -> None:
+    """Send every site the initialisation; it is public."""
+    weights = np.frombuffer((init / WEIGHTS).read_bytes(), dtype=np.uint8)
+    head = {
+        "kind": "initialise",
+        "initialisation": checkpoint.describe(init).initialisation,
+        "description": (init / DESCRIPTION).read_text(),
+    }
+    ask(transport, Message(head, {"weights": weights}))
+
+
+def wait_for_teachers(initialisation: str, transport: Transport, pause: float) -> None:
+    """Have every site train its teacher, where it has none yet."""
+    question = Message({"kind": "train", "initialisation": initialisation})
+    while True:
+        states = {name: answer.head["state"] for name, answer in ask(transport, question).items()}
+        failed = sorted(name for name, state in states.items() if state == "failed")
+        if failed:
+            raise FederationError(f"training failed at {', '.join(failed)}; its log says why")
+        if set(states.values()) == {"ready"}:
+            return
+        _log.info("training: %s", states)
+        time.sleep(pause)
+
+
+def read_queries(order: Order, start: checkpoint.Checkpoint) -> Queries:
+    """The recipient's images, as large as the network wants them."""
+    from canal.data.load import load
+    from canal.release.queries import Queries
+
+    return Queries.of(
+        load(
+            order.path(order.queries),
+            size=start.size[0],
+            split=order.path(order.split) if order.split else None,
+            part=order.part,
+            channels=int(start.architecture["in_channels"]),
+            unlabelled=True,
+        )
+    )
+
+
+def make_plan(order: Order, sites: RemoteSites, queries: Queries) -> Plan:
+    """The plan that an order asks for."""
+    images = queries.arrays.images
+    channels, grid = sites.shape(images.shape[1], images.shape[2:])
+    fitting = {
+        "participants": Participants(
+            len(sites.cohorts), len(queries.ids), queries.images_per_person
+        ),
+        "channels": channels,
+        "grid": grid,
+        "trained_initialisation": sites.trained_initialisation,
+        "trust": order.trust,
+        "colluding": order.colluding if order.trust == "secure-sum" else 0,
+    }
+    fixed = sorted(fitting.keys() & order.plan.keys())
+    if fixed:
+        raise FederationError(
+            f"[plan] cannot set {', '.join(fixed)}: sites, queries and networks say what it is"
+        )
+    return Plan.preset(order.preset, **fitting, **order.plan)
+
+
+def session(out: Path) -> str:
+    """The name of the session that makes this release: the one that is kept, or a new one."""
+    private = Workspace(out).private
+    path = private / "session"
+    if not path.is_file():
+        private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, secrets.token_hex(16).encode())
+        fsync_folder(private)
+    return path.read_text()

@@ -1,0 +1,95 @@
+"""A site's cohort: takes the shared initialisation, trains the teacher; only a status leaves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.errors import CheckpointError, FederationError
+from canal.federation.settings import SiteSettings
+from canal.files import replace_file
+from canal.models import checkpoint
+from canal.models.checkpoint import DESCRIPTION, WEIGHTS
+
+State = Literal["ready", "training", "failed"]
+_log = logging.getLogger(__name__)
+
+
+class Cohort:
+    """Where training happens.
+
+    Args:
+        settings: of the site.
+    """
+
+    def __init__(self, settings: SiteSettings) -> None:
+        self.settings = settings
+        self._thread: threading.Thread | None = None
+        self._failed = False
+
+    def receive(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep an initialisation, if it is one; it is public."""
+        folder = self._init(str(head["initialisation"]))
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / WEIGHTS, np.asarray(arrays["weights"], dtype=np.uint8).tobytes())
+        replace_file(folder / DESCRIPTION, str(head["description"]).encode())
+        _, found = checkpoint.load(folder)
+        if found.initialisation != head["initialisation"]:
+            raise FederationError("this is another initialisation than its name says")
+
+    def train(self, initialisation: str) -> State:
+        """Have a teacher made of this initialisation; say how far it is, and nothing else."""
+        teacher = self.settings.path(self.settings.teacher)
+        if (teacher / DESCRIPTION).is_file():
+            if checkpoint.describe(teacher).initialisation != initialisation:
+                raise FederationError(
+                    "the teacher here was trained from another initialisation; this site decides "
+                    "whether it makes a new one"
+                )
+            return "ready"
+        if self._thread is not None and self._thread.is_alive():
+            return "training"
+        if self._failed:
+            return "failed"
+        init = self._init(initialisation)
+        if not (init / DESCRIPTION).is_file():
+            raise FederationError("this initialisation did not come yet; send it first")
+        if not self.settings.images:
+            raise FederationError("this site has no teacher yet, and names no images to train on")
+        self._thread = threading.Thread(target=self._train, args=(init, teacher), daemon=True)
+        self._thread.start()
+        return "training"
+
+    def _train(self, init: Path, teacher: Path) -> None:
+        from canal.data.load import load
+        from canal.teachers.run import train
+        from canal.teachers.settings import read_settings
+
+        known = self.settings
+        try:
+            asked = read_settings(known.path(known.settings) if known.settings else None)
+            start = checkpoint.describe(init)
+            arrays = load(
+                known.path(known.images),
+                size=start.size[0],
+                split=known.path(known.split) if known.split else None,
+                part=known.cohort or known.name,
+                channels=int(start.architecture["in_channels"]),
+                normal=asked.data.normal,
+            )
+            train(teacher, init, arrays, asked.training, name=known.name)
+        except Exception:
+            # Whatever went wrong may tell of the data: it stays here.
+            _log.exception("training failed")
+            self._failed = True
+
+    def _init(self, initialisation: str) -> Path:
+        if not initialisation.isalnum() or not initialisation.isascii():
+            raise CheckpointError("an initialisation is named by its digest")
+        return self.settings.folder / "init" / initialisation[:64]

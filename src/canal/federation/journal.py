@@ -1,0 +1,175 @@
+"""A site's journal of one release: what it agreed to, and what it said, word for word.
+
+========================  =======================================================================
+`keys`                    of the masks, mode 0600; destroyed when the release is finished
+`secret`                  of the site's noise, mode 0600; destroyed with them
+`member.json`             the site's entry of the roster, signed
+`agreement.json`          what was agreed to; it stays
+`queries/`                the recipient's images, as they came
+`statistics.json`         as they were published
+`answer-KIND-NUMBER`      an answer, with the digest of the request that it belongs to
+`finished`                digest of the manifest; the rest is gone
+`lock`                    held by the one process that answers
+========================  =======================================================================
+
+An answer is on disk before it is sent. Asked again, the site sends the same bytes; asked something
+else under the same number, it refuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from canal.errors import FederationError
+from canal.federation.masks import Keys
+from canal.federation.message import digest_of
+from canal.files import fsync_folder, replace_file
+from canal.privacy.randomness import Secret
+from canal.release.agreement import written
+
+_DIGEST_BYTES = 32
+
+
+class Journal:
+    """Of one session at one site.
+
+    Args:
+        folder: of the session; made when it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.queries = folder / "queries"
+        self._member = folder / "member.json"
+        self._agreement = folder / "agreement.json"
+        self._statistics = folder / "statistics.json"
+        self._finished = folder / "finished"
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Work here, alone."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fsync_folder(self.folder.parent)
+        with (self.folder / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FederationError(
+                    "another process of this site answers in this session; wait for it to end"
+                ) from error
+            yield
+
+    def keys(self) -> Keys:
+        """Of the masks of this session: those that are kept, or new ones."""
+        path = self.folder / "keys"
+        if not path.exists():
+            self._refuse_if_finished()
+            return Keys(Secret.keep(Keys.generate().private, path).value)
+        return Keys(Secret.load(path).value)
+
+    def secret(self) -> Secret:
+        """Of the noise of this session: the one that is kept, or a new one."""
+        path = self.folder / "secret"
+        if not path.exists():
+            self._refuse_if_finished()
+            return Secret.create(path)
+        return Secret.load(path)
+
+    def _refuse_if_finished(self) -> None:
+        if self.finished is not None:
+            raise FederationError("this release is finished here; a new one needs a new session")
+
+    @property
+    def member(self) -> dict[str, Any] | None:
+        """The site's entry of the roster; None if it did not introduce itself yet."""
+        return _read(self._member)
+
+    def introduce(self, member: dict[str, Any]) -> None:
+        """Write that entry down."""
+        self._write(self._member, written(member))
+
+    @property
+    def agreed(self) -> dict[str, Any] | None:
+        """What was agreed to; None if nothing was yet."""
+        return _read(self._agreement)
+
+    def agree(self, terms: dict[str, Any]) -> None:
+        """Write down what was agreed to."""
+        self._write(self._agreement, written(terms))
+
+    def disagree(self) -> None:
+        """Take it back: the ledger refused, and nothing was said under it."""
+        self._agreement.unlink(missing_ok=True)
+        fsync_folder(self.folder)
+
+    @property
+    def published(self) -> dict[str, Any] | None:
+        """The statistics that features come after; None if there are none yet."""
+        return _read(self._statistics)
+
+    def publish(self, statistics: dict[str, Any]) -> None:
+        """Write them down."""
+        self._write(self._statistics, written(statistics))
+
+    def answer(self, kind: str, number: int, request: bytes) -> bytes | None:
+        """What was answered to this request before, word for word; None if nothing was.
+
+        Raises:
+            FederationError: something else was asked under the same number.
+        """
+        path = self._path(kind, number)
+        if not path.is_file():
+            return None
+        content = path.read_bytes()
+        if content[:_DIGEST_BYTES] != digest_of(request):
+            raise FederationError(
+                f"{kind} {number} was answered before, to another request; a second view of the "
+                "same queries is another release"
+            )
+        return content[_DIGEST_BYTES:]
+
+    def keep(self, kind: str, number: int, request: bytes, answer: bytes) -> None:
+        """Have an answer on disk, before it is sent."""
+        self._write(self._path(kind, number), digest_of(request) + answer)
+
+    @property
+    def finished(self) -> str | None:
+        """Digest of the manifest that was published in the end; None before."""
+        return self._finished.read_text() if self._finished.is_file() else None
+
+    def finish(self, manifest: str) -> None:
+        """Destroy what is secret and clear what is not needed any more; the agreement stays."""
+        self._write(self._finished, manifest.encode())
+        for name in ("secret", "keys"):
+            Secret.destroy(self.folder / name)
+        for path in self.folder.glob("answer-*"):
+            path.unlink()
+        shutil.rmtree(self.queries, ignore_errors=True)
+        self._statistics.unlink(missing_ok=True)
+
+    def _path(self, kind: str, number: int) -> Path:
+        return self.folder / f"answer-{kind}-{number:06d}"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        replace_file(path, content)
+        fsync_folder(self.folder)
+
+
+def sessions(folder: Path) -> list[Journal]:
+    """All that a site ever took part in."""
+    if not folder.is_dir():
+        return []
+    return [Journal(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError):
+        return dict(json.loads(path.read_bytes()))
+    return None

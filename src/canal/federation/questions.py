@@ -1,0 +1,140 @@
+"""What a site is asked in one session: the plan as it derives it, the images as they came.
+
+Images are kept on disk, and used only when their contents are those that were agreed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.data.cache import Arrays
+from canal.errors import FederationError
+from canal.federation.journal import Journal
+from canal.federation.message import Message
+from canal.federation.terms import Terms
+from canal.files import fsync_folder, replace_file
+from canal.release.calibration import CalibratedPlan
+from canal.release.mechanism import Mechanism
+from canal.release.queries import Queries
+from canal.release.statistics import Statistics
+
+
+class Asked:
+    """One session, as a site sees it.
+
+    Args:
+        terms: that it agreed to.
+        journal: of the session.
+    """
+
+    def __init__(self, terms: Terms, journal: Journal) -> None:
+        self.terms = terms
+        self.queries = Received(terms, journal)
+        self._mechanism: tuple[Statistics, Mechanism] | None = None
+
+    @property
+    def secure(self) -> bool:
+        """Whether noise comes in shares, under masks."""
+        return self.terms.agreement.plan.trust == "secure-sum"
+
+    @cached_property
+    def flat(self) -> CalibratedPlan:
+        """The plan with all that is fixed before statistics are known."""
+        return self.terms.agreement.plan.calibrate()
+
+    def mechanism(self, statistics: Statistics) -> Mechanism:
+        """What follows from the plan and these, derived here and believed from nobody."""
+        if self._mechanism is None or self._mechanism[0] != statistics:
+            plan = self.terms.agreement.plan
+            for name, source in plan.sources.items():
+                used = statistics.caps if name == "caps" else statistics.importance
+                if used.source != source or len(used.values) != plan.channels:
+                    raise FederationError(f"{name} are not those of the plan")
+            made = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+            self._mechanism = statistics, made
+        return self._mechanism[1]
+
+    def block(self, number: int) -> tuple[int, int]:
+        """Rows of one block: every query is in exactly one."""
+        start = number * self.terms.block
+        count = len(self.terms.agreement.queries)
+        if not 0 <= start < count:
+            raise FederationError(f"there is no block {number}")
+        return start, min(start + self.terms.block, count)
+
+
+class Received:
+    """The recipient's images, as they come, block by block.
+
+    Args:
+        terms: that name them.
+        journal: in whose folder they are kept.
+    """
+
+    def __init__(self, terms: Terms, journal: Journal) -> None:
+        self.terms = terms
+        self.folder = journal.queries
+        self._all: Queries | None = None
+
+    @property
+    def there(self) -> list[int]:
+        """First rows of the blocks that came."""
+        return sorted(int(path.name) for path in self._files)
+
+    @property
+    def _files(self) -> list[Path]:
+        return sorted(p for p in self.folder.glob("*") if p.name.isdecimal())
+
+    def receive(self, start: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep one block, if it is what was agreed on."""
+        named = self.terms.agreement.queries[start : start + self.terms.block]
+        if start % self.terms.block or not named:
+            raise FederationError(f"no block of queries begins at {start}")
+        found = _queries(named, arrays)
+        for (name, content), here in zip(named, found.contents, strict=True):
+            if content != here:
+                raise FederationError(
+                    f"query {name!r} has other content than was agreed on; an id is released once"
+                )
+        self.folder.mkdir(exist_ok=True)
+        kept = Message({}, {name: arrays[name] for name in _PARTS})
+        replace_file(self.folder / f"{start:08d}", kept.to_bytes())
+        fsync_folder(self.folder)
+
+    def all(self) -> Queries:
+        """All queries, once every block came."""
+        if self._all is None:
+            count, block = len(self.terms.agreement.queries), self.terms.block
+            missing = set(range(0, count, block)) - set(self.there)
+            if missing:
+                raise FederationError(f"the queries from {min(missing)} on did not come yet")
+            parts = [Message.from_bytes(path.read_bytes()).arrays for path in self._files]
+            arrays = {name: np.concatenate([part[name] for part in parts]) for name in _PARTS}
+            found = _queries(self.terms.agreement.queries, arrays)
+            if found.contents != tuple(content for _, content in self.terms.agreement.queries):
+                raise FederationError("queries were changed on this site's disk")
+            self._all = found
+        return self._all
+
+
+_PARTS = ("images", "masks", "labelled")
+
+
+def _queries(named: tuple[tuple[str, str], ...], arrays: Mapping[str, NDArray[Any]]) -> Queries:
+    """Images with the names that were agreed on; their contents are computed here."""
+    try:
+        images, masks, labelled = (np.asarray(arrays[name]) for name in _PARTS)
+    except KeyError as error:
+        raise FederationError(f"a block of queries lacks its {error}") from error
+    fits = images.dtype == masks.dtype == np.uint8 and images.ndim in (4, 5)
+    if not fits or not len(images) == len(masks) == len(labelled) == len(named):
+        raise FederationError(f"a block of queries has shape {images.shape} for {len(named)} names")
+    ids = tuple(name for name, _ in named)
+    unlabelled = frozenset(name for name, known in zip(ids, labelled, strict=True) if not known)
+    return Queries.of(Arrays(ids, images, masks, "received", unlabelled))

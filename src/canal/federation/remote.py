@@ -1,0 +1,235 @@
+"""Sites that are elsewhere, as an aggregator sees them: questions to all, sums of the answers.
+
+What it learns under `secure-sum` is masked words of every site, and their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.errors import FederationError
+from canal.federation.masks import add_up
+from canal.federation.message import Message
+from canal.federation.terms import Terms
+from canal.release.statistics import Name, Sum
+
+if TYPE_CHECKING:
+    from canal.federation.transport import Transport
+    from canal.models.tap import Tap
+    from canal.privacy.randomness import Secret
+    from canal.release.agreement import Agreement
+    from canal.release.calibration import CalibratedPlan
+    from canal.release.manifest import Manifest
+    from canal.release.mechanism import Mechanism
+    from canal.release.options import Options
+    from canal.release.plan import Trust
+    from canal.release.queries import Queries
+    from canal.release.statistics import Statistics
+
+# Queries a message; a multiple of a batch, and a part of a shard.
+BLOCK = 64
+# Blocks that are under way while one is added up.
+_AHEAD = 2
+
+
+class RemoteSites:
+    """All sites of one session.
+
+    Args:
+        transport: to them.
+        session: its name, 32 hexadecimal digits; another release needs another.
+        trust: the model of trust.
+        shared: the initialisation that all teachers started from.
+        queries: the recipient's images.
+        options: what cannot change a guarantee.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        session: str,
+        trust: Trust,
+        shared: Tap,
+        queries: Queries,
+        options: Options,
+    ) -> None:
+        self.transport = transport
+        self.session = session
+        self.trust = trust
+        self.shared: Tap | None = shared
+        self.queries = queries
+        self.options = options
+        self._members = self._ask("join", trust=trust)
+        self._agreement: Agreement | None = None
+
+    @property
+    def cohorts(self) -> tuple[str, ...]:
+        """Names of the sites, which are those of their cohorts."""
+        return tuple(sorted(self.transport.sites))
+
+    @property
+    def initialisation(self) -> str:
+        """Digest of the weights that all teachers started from."""
+        return str(self._common("initialisation"))
+
+    @property
+    def trained_initialisation(self) -> bool:
+        """Whether those were, or may have been, trained on the recipient's images."""
+        return bool(self._common("trained_initialisation"))
+
+    @property
+    def layer(self) -> str:
+        """That is tapped."""
+        return str(self._common("layer"))
+
+    @property
+    def claims(self) -> list[list[str]]:
+        """What determines each teacher's features; of an aggregator without trust, only names."""
+        told = {name: self._members[name].head.get("claim") for name in self.cohorts}
+        return [list(claim) if claim else [name] for name, claim in told.items()]
+
+    def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """C and grid of the bottleneck, as the initialisation has them."""
+        import torch
+
+        assert self.shared is not None  # noqa: S101  # an aggregator always has it
+        features = self.shared.features(torch.zeros(1, channels, *size))
+        first, *grid = features.shape[1:]
+        return int(first), tuple(grid)
+
+    def begin(self, agreement: Agreement, secret: Secret, key: str) -> None:  # noqa: ARG002
+        """Have every site agree, and pay; then send the queries that it has not yet."""
+        self._agreement = agreement
+        terms = Terms(
+            self.session,
+            key,
+            agreement,
+            {
+                name: {what: member.head[what] for what in ("public", "certificate", "signature")}
+                for name, member in self._members.items()
+            },
+            BLOCK,
+        )
+        stated = agreement.plan.calibrate().to_json()
+        agreed = self._ask("agree", terms=terms.to_json(), stated=stated)
+        arrays = self.queries.arrays
+        for start in range(0, len(arrays.ids), BLOCK):
+            rows = slice(start, start + BLOCK)
+            lacking = [name for name in agreed if start not in agreed[name].head["there"]]
+            if lacking:
+                block = {
+                    "images": np.asarray(arrays.images[rows]),
+                    "masks": np.asarray(arrays.masks[rows]),
+                    "labelled": arrays.labelled[rows],
+                }
+                self._ask("queries", block, lacking, start=start)
+
+    def sums(self, calibrated: CalibratedPlan, names: Sequence[Name]) -> list[Sum]:
+        """Statistics, summed over all sites and queries; with all shares of the noise, if any."""
+        answers = self._ask("statistics")
+        found = []
+        for name in names:
+            total = Sum(calibrated, name)
+            total.total = self._add_up(answers, name, (calibrated.plan.channels,)).astype(np.int64)
+            found.append(total)
+        self.options.progress(len(self.cohorts) * len(self.queries.ids))
+        return found
+
+    def publish(self, statistics: Statistics) -> None:
+        """Tell every site which statistics were published, and what follows from them."""
+        assert self._agreement is not None  # noqa: S101  # begun
+        from canal.release.mechanism import Mechanism
+
+        plan = self._agreement.plan
+        mechanism = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+        self._ask("publish", statistics=statistics.to_json(), mechanism=mechanism.to_json())
+
+    def totals(self, mechanism: Mechanism, start: int, stop: int) -> Iterator[Any]:
+        """Features of some queries, summed over all sites; with all shares, if any."""
+        if start % BLOCK:
+            raise FederationError(f"a shard begins with a block of {BLOCK} queries")
+        plan = mechanism.calibrated.plan
+        numbers = range(start // BLOCK, -(-stop // BLOCK))
+        with ThreadPoolExecutor(_AHEAD) as pool:
+            coming: list[Future[dict[str, Message]]] = []
+            for number in numbers:
+                while len(coming) < _AHEAD and number + len(coming) in numbers:
+                    coming.append(pool.submit(self._ask, "features", block=number + len(coming)))
+                answers = coming.pop(0).result()
+                rows = min(stop, (number + 1) * BLOCK) - number * BLOCK
+                shape = (rows, len(mechanism.channels), *plan.grid)
+                yield from self._add_up(answers, "features", shape)
+                self.options.progress(rows * len(self.cohorts))
+
+    def finish(self, manifest: Manifest) -> None:
+        """Tell every site what was published."""
+        self._ask("finish", manifest=manifest.to_bytes().decode())
+
+    def _add_up(
+        self, answers: Mapping[str, Message], name: str, shape: tuple[int, ...]
+    ) -> NDArray[Any]:
+        """The sum over all sites; of masked words, what is left when the masks are gone."""
+        words = np.uint32 if self.trust == "secure-sum" else np.int32
+        given = {site: answer.arrays.get(name, np.empty(0)) for site, answer in answers.items()}
+        for site, array in given.items():
+            if array.shape != shape or array.dtype != words:
+                raise FederationError(
+                    f"{site} sent {name} of {array.dtype} {array.shape}, not of "
+                    f"{np.dtype(words)} {shape}"
+                )
+        if self.trust == "secure-sum":
+            return add_up(given, self.cohorts)
+        # 64 bits: what a site claims cannot make the sum wrap.
+        total = np.zeros(shape, dtype=np.int64)
+        for site in self.cohorts:
+            total += given[site]
+        return total
+
+    def _common(self, what: str) -> Any:
+        """What all sites must have in common."""
+        told = {name: member.head[what] for name, member in self._members.items()}
+        if len(set(told.values())) > 1:
+            raise FederationError(
+                f"the sites differ in their {what}: {told}; teachers can be averaged only when all "
+                "start from one initialisation"
+            )
+        return next(iter(told.values()))
+
+    def _ask(
+        self,
+        kind: str,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        whom: Sequence[str] = (),
+        **values: Any,
+    ) -> dict[str, Message]:
+        head = {"kind": kind, "session": self.session, **values}
+        return ask(self.transport, Message(head, arrays or {}), whom)
+
+
+def ask(transport: Transport, question: Message, whom: Sequence[str] = ()) -> dict[str, Message]:
+    """Ask all sites, or some, the same; every one of them must say yes.
+
+    Raises:
+        FederationError: and names the site that refused, with its reason.
+    """
+    content = question.to_bytes()
+    sites = tuple(whom) or transport.sites
+    answers = transport.ask(dict.fromkeys(sites, content))
+    missing = sorted(set(sites) - set(answers))
+    if missing:
+        raise FederationError(
+            f"{', '.join(missing)} did not answer ({question.head['kind']}); a sum of fewer is "
+            "never made; start the same again when all are there"
+        )
+    found = {}
+    for site in sites:
+        answer = Message.from_bytes(answers[site])
+        if answer.head.get("ok") is not True:
+            raise FederationError(f"{site} refuses: {answer.head.get('error')}")
+        found[site] = answer
+    return found

@@ -1,0 +1,154 @@
+"""Terms: what all sites and the aggregator agree on before a release, roster included.
+
+A roster names every site's public key for this session, signed by an identity that the others know
+beforehand. A site takes no part in a release whose roster it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from canal.errors import FederationError
+from canal.federation.identity import Identity, fingerprint, verify
+from canal.federation.masks import Keys
+from canal.federation.settings import SiteSettings
+from canal.release.agreement import SECRET, Agreement
+from canal.release.conditions import check_plan
+from canal.release.plan import Plan
+from canal.release.queries import BATCH
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of one session.
+
+    Args:
+        session: its name.
+        key: under which every site's ledger is charged.
+        agreement: what the release will be.
+        roster: by name, every site's public key, certificate and signature.
+        block: how many queries a message answers.
+    """
+
+    session: str
+    key: str
+    agreement: Agreement
+    roster: Mapping[str, Mapping[str, str]]
+    block: int
+
+    @property
+    def public_keys(self) -> dict[str, bytes]:
+        """Of all sites, by name."""
+        return {name: bytes.fromhex(entry["public"]) for name, entry in self.roster.items()}
+
+    @property
+    def seed(self) -> int | None:
+        """Of a research run; None where noise comes from a secret."""
+        if self.agreement.noise == SECRET:
+            return None
+        word, _, number = self.agreement.noise.partition(" ")
+        if word != "seed" or not number.isdecimal():
+            raise FederationError(f"noise of the kind {self.agreement.noise!r} is unknown")
+        return int(number)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "session": self.session,
+            "key": self.key,
+            "agreement": self.agreement.to_json(),
+            "roster": {name: dict(entry) for name, entry in self.roster.items()},
+            "block": self.block,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Terms:
+        """The reverse of `to_json`.
+
+        Raises:
+            FederationError: these are no terms.
+        """
+        try:
+            agreed = values["agreement"]
+            return cls(
+                str(values["session"]),
+                str(values["key"]),
+                Agreement(
+                    Plan.from_json(agreed["plan"]),
+                    tuple(str(name) for name in agreed["cohorts"]),
+                    str(agreed["initialisation"]),
+                    str(agreed["layer"]),
+                    tuple((str(name), str(content)) for name, content in agreed["queries"].items()),
+                    str(agreed["noise"]),
+                ),
+                {str(name): dict(entry) for name, entry in values["roster"].items()},
+                int(values["block"]),
+            )
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise FederationError(f"these terms cannot be understood: {error!r}") from error
+
+    def check(self, settings: SiteSettings, keys: Keys, known: Mapping[str, str]) -> None:
+        """Refuse terms that a site does not take part in.
+
+        Args:
+            settings: of the site.
+            keys: its own, for this session.
+            known: fingerprints of all sites that were agreed on out of band.
+        """
+        plan, cohorts = self.agreement.plan, self.agreement.cohorts
+        check_plan(plan, cohorts)
+        if plan.allocation == "none":
+            raise FederationError("a release without noise protects nobody; this site gives none")
+        if self.seed is not None and not settings.research:
+            raise FederationError(
+                "seeded noise protects nobody; this site takes no part in research runs "
+                "(`research = true` in its site.toml, for public data only)"
+            )
+        if plan.trust not in settings.trust:
+            raise FederationError(
+                f"this site takes part in {' or '.join(settings.trust)}, not in {plan.trust}"
+            )
+        if plan.trust == "secure-sum" and plan.colluding < settings.colluding:
+            raise FederationError(
+                f"this site insists on t = {settings.colluding} colluding sites, and the plan "
+                f"allows for {plan.colluding}"
+            )
+        if len(self.agreement.queries) != plan.participants.queries:
+            raise FederationError(
+                f"{len(self.agreement.queries)} queries are named, {plan.participants.queries} "
+                "paid for"
+            )
+        if not self.key or self.block < BATCH or self.block % BATCH:
+            raise FederationError(f"a block has a multiple of {BATCH} queries, and a charge a key")
+        self._check_roster(settings.name, keys, known)
+
+    def _check_roster(self, name: str, keys: Keys, known: Mapping[str, str]) -> None:
+        if set(self.roster) != set(self.agreement.cohorts):
+            raise FederationError("the roster is not that of the cohorts")
+        for other, entry in self.roster.items():
+            certificate = entry["certificate"].encode()
+            if known.get(other) != fingerprint(certificate):
+                raise FederationError(
+                    f"{other!r} is unknown here, or has another certificate than was agreed on; "
+                    "compare fingerprints with that site, by phone say"
+                )
+            content = introduction(other, self.session, bytes.fromhex(entry["public"]))
+            verify(certificate, content, bytes.fromhex(entry["signature"]))
+        if self.public_keys.get(name) != keys.public:
+            raise FederationError(f"the roster has another key for {name!r} than its own")
+
+
+def introduction(name: str, session: str, public: bytes) -> bytes:
+    """What a site signs to say that a key is its own, in this session."""
+    return b"\0".join([b"canal federation key", session.encode(), name.encode(), public])
+
+
+def member(name: str, session: str, public: bytes, identity: Identity) -> dict[str, str]:
+    """A site's entry of a roster."""
+    return {
+        "public": public.hex(),
+        "certificate": identity.certificate.decode(),
+        "signature": identity.sign(introduction(name, session, public)).hex(),
+    }
