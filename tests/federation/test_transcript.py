@@ -1,0 +1,186 @@
+"""What an aggregator and a colluding site make of all that was sent: no more than is claimed.
+
+The adversary has every message of a real session, the files of one site (its keys, its noise, its
+teacher), and wants to know which of two teachers another site has. All that protects that site are
+its own share of the noise, and that of the third.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from canal.attacks.game import FEATURES, Game
+from canal.attacks.hostile import feature_teacher, worlds
+from canal.attacks.outcome import Outcome
+from canal.errors import FederationError
+from canal.federation.masks import add_up
+from canal.federation.message import Message
+from canal.federation.remote import RemoteSites
+from canal.federation.site import Site
+from canal.federation.transport import InMemory
+from canal.privacy import Ledger, Participants
+from canal.privacy.randomness import Secret
+from canal.release.aggregator import aggregate
+from canal.release.mechanism import Mechanism
+from canal.release.noise import Noise
+from canal.release.options import Options
+from canal.release.plan import Plan
+from canal.release.rows import contribute, share
+from canal.release.statistics import Statistics
+
+PAIRS = 500
+ALPHA = 1e-7  # false-alarm rate of each test of uniformity
+VICTIM, TRAITOR, THIRD = "site-0", "site-1", "site-2"
+
+
+def make_plan(colluding):
+    """So little noise that a pair of queries is told apart with some success."""
+    return Plan.preset(
+        "honest",
+        epsilon=1500.0,
+        participants=Participants(teachers=3, queries=2 * PAIRS),
+        channels=4,
+        released=4,
+        grid=(2,),
+        trained_initialisation=False,
+        allocation="uniform",
+        trust="secure-sum",
+        colluding=colluding,
+    )
+
+
+class Transcript:
+    """A session that stops before its end, as the adversary sees it."""
+
+    def __init__(self, folder, world, plan, insists):
+        from canal.federation.identity import Identity
+
+        self.folder, self.world, self.plan = folder, world, plan
+        self.messages = []
+        prints, sites = {}, {}
+        for teacher in world.ensemble.teachers:
+            home = folder / teacher.cohort
+            prints[teacher.cohort] = Identity.create(home, teacher.cohort).fingerprint
+            (home / "site.toml").write_text(f'name = "{teacher.cohort}"\ncolluding = {insists}\n')
+            Ledger(home / "ledger.sqlite").set_budget(
+                teacher.cohort, "patient", epsilon=1600.0, delta=1e-5
+            )
+            site = Site.open(home)
+            alone = replace(world.ensemble, teachers=(teacher,), trained_initialisation=False)
+            teacher.tap.network = None  # what it is beside its answers: nothing
+            site.__dict__["_ensemble"] = alone
+            sites[teacher.cohort] = site
+        for name in sites:
+            (folder / name / "roster.json").write_text(json.dumps(prints))
+        self.inner = InMemory({name: site.answer for name, site in sites.items()})
+        shared = world.ensemble.teachers[1].tap
+        remote = RemoteSites(self, "a" * 32, "secure-sum", shared, world.queries, Options())
+        with pytest.raises(FederationError, match="stopped"):
+            aggregate(folder / "release", remote, world.queries, plan, options=Options())
+
+    @property
+    def sites(self):
+        return self.inner.sites
+
+    def ask(self, requests):
+        kind = Message.from_bytes(next(iter(requests.values()))).head["kind"]
+        if kind == "finish":
+            raise FederationError("stopped")
+        answers = self.inner.ask(requests)
+        if kind == "features":
+            self.messages.append({n: Message.from_bytes(a) for n, a in answers.items()})
+        return answers
+
+    def words(self, name):
+        """Everything that one site sent about features."""
+        self.messages.sort(key=lambda answers: answers[name].head["number"])
+        return np.concatenate([m[name].arrays["features"] for m in self.messages])
+
+    def seen(self):
+        """Sums over all sites but the traitor, with the noise that nobody told."""
+        everything = add_up({name: self.words(name) for name in self.sites}, self.sites)
+        home = self.folder / TRAITOR / "sessions" / ("a" * 32)
+        agreed = json.loads((home / "agreement.json").read_text())
+        statistics = Statistics.from_json(json.loads((home / "statistics.json").read_text()))
+        mechanism = Mechanism.of(self.plan.calibrate(statistics.weights(self.plan)), statistics)
+        from canal.federation.terms import Terms
+
+        traitor = next(t for t in self.world.ensemble.teachers if t.cohort == TRAITOR)
+        claim = replace(self.world.ensemble, teachers=(traitor,)).claims[0]
+        own: Noise = Terms.from_json(agreed).agreement.noise_of_site(
+            Secret.load(home / "secret"), claim
+        )
+        own, queries = own.after(statistics), self.world.queries
+        told = np.concatenate(
+            [
+                share(mechanism, contribute(mechanism, traitor, batch), batch, queries, own)
+                for batch in queries.batches()
+            ]
+        )
+        return mechanism, everything.astype(np.int64) - told
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """Both worlds, each in a session of its own; scores of pairs of queries."""
+
+    def play(colluding=1, insists=1):
+        plan = make_plan(colluding)
+        kinds = [False, True] * PAIRS
+        pair = worlds("patient", feature_teacher(plan), plan, kinds, who=0)
+        transcripts = [
+            Transcript(tmp_path / str(number), world, plan, insists)
+            for number, world in enumerate(pair)
+        ]
+        scores = []
+        for transcript in transcripts:
+            mechanism, seen = transcript.seen()
+            game = Game(mechanism, "patient", 2)
+            # What is stored is rounded to 16 bits; the adversary has the whole sum.
+            units = np.ldexp(1.0, -mechanism.shift)[None, :, None]
+            flat = (seen * units).reshape(PAIRS, 2, -1)
+            scores.append(sum(flat[:, kind] @ game.weights(kind) for kind in (0, 1)))
+        return transcripts, Outcome.of(game, tuple(scores), game.claimed[FEATURES], what="pairs")
+
+    return play
+
+
+def test_all_messages_but_one_honest_sites_tell_no_more_than_is_claimed(play):
+    transcripts, outcome = play()
+    assert not outcome.refuted
+    # It is an attack: what it finds is not far below.
+    assert outcome.gaussian_mu > 0.75 * outcome.claimed_mu
+    for transcript in transcripts:
+        for name in (VICTIM, THIRD):
+            words = transcript.words(name)
+            assert uniform_p(words) > ALPHA
+        assert uniform_p(transcript.words(VICTIM) + transcript.words(THIRD)) > ALPHA
+
+
+def test_shares_that_allow_for_nobody_to_tell_are_found_out(play):
+    """The negative control: t = 0, and one tells. Claims are of what all shares would give."""
+    _, outcome = play(colluding=0, insists=0)
+    assert outcome.refuted
+    assert outcome.gaussian_mu > outcome.claimed_mu
+
+
+def uniform_p(words):
+    """Least p-value over the four bytes of words: chi-square on 256 bins, Bonferroni."""
+    flat = words.ravel()
+    found = [
+        stats.chisquare(np.bincount((flat >> (8 * place)) & 255, minlength=256)).pvalue
+        for place in range(4)
+    ]
+    return 4 * min(found)
+
+
+def test_words_without_masks_are_not_uniform(play, monkeypatch):
+    """The negative control of the test of uniformity."""
+    from canal.federation import site as module
+
+    monkeypatch.setattr(module, "mask", lambda count, *rest: np.zeros(count, dtype=np.uint32))
+    transcripts, _ = play()
+    assert uniform_p(transcripts[0].words(VICTIM)) < ALPHA
