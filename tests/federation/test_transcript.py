@@ -179,7 +179,7 @@ def uniform_p(words):
 
 def test_words_without_masks_are_not_uniform(play, monkeypatch):
     """The negative control of the test of uniformity."""
-    from canal.federation import site as module
+    from canal.federation import contribution as module
 
     monkeypatch.setattr(module, "mask", lambda count, *rest: np.zeros(count, dtype=np.uint32))
     transcripts, _ = play()

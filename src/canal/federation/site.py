@@ -22,28 +22,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from canal.errors import CanalError, FederationError
-from canal.federation import cohort
+from canal.federation.cohort import Cohort
+from canal.federation.contribution import Contribution
 from canal.federation.identity import Identity, read_roster
 from canal.federation.journal import Journal, sessions
-from canal.federation.masks import mask
 from canal.federation.message import Message
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
 from canal.federation.terms import Terms, member
 from canal.privacy.ledger import Ledger
-from canal.privacy.randomness import Secret
-from canal.release.agreement import digest
 from canal.release.charges import charges
 from canal.release.ensemble import Ensemble, Teacher, load_ensemble
 from canal.release.manifest import Manifest
-from canal.release.mechanism import Mechanism
-from canal.release.noise import Noise
-from canal.release.rows import contribute, share
-from canal.release.statistics import Statistics, sum_up
+from canal.release.statistics import Statistics
 from canal.release.verification import check_statement, same
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
@@ -60,7 +52,7 @@ class Site:
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
         self._lock = threading.Lock()
-        self._cohort = cohort.Cohort(settings)
+        self._cohort = Cohort(settings)
         self._asked: dict[str, Asked] = {}
 
     @classmethod
@@ -229,25 +221,8 @@ class Site:
 
     def _statistics(self, message: Message, request: bytes) -> bytes:
         asked, journal = self._session(message)
-        queries = asked.queries.all()
-
-        def make() -> dict[str, NDArray[Any]]:
-            plan = asked.flat.plan
-            names = [name for name, source in plan.sources.items() if source == "private"]
-            found = sum_up(
-                asked.flat,
-                names,
-                queries,
-                [(self.teacher.cohort, self.teacher.tap)],
-                check=self._note_broken,
-            )
-            noise = self._noise(asked, journal)
-            if noise is not None:
-                for total in found:
-                    total.share(noise.of_statistic(total.name))
-            return {total.name: total.total for total in found}
-
-        return self._once("statistics", 0, asked, journal, request, make)
+        with journal.open():
+            return self._contribution(asked, journal).statistics(request)
 
     def _publish(self, message: Message, _: bytes) -> bytes:
         asked, journal = self._session(message)
@@ -267,76 +242,11 @@ class Site:
 
     def _features(self, message: Message, request: bytes) -> bytes:
         asked, journal = self._session(message)
-        number = int(message.head["block"])
-        start, stop = asked.block(number)
-        published = journal.published
-        if published is None:
-            raise FederationError("features come after the statistics; publish those first")
-        statistics = Statistics.from_json(published)
-        mechanism: Mechanism = asked.mechanism(statistics)
-        queries = asked.queries.all()
-
-        def make() -> dict[str, NDArray[Any]]:
-            noise = self._noise(asked, journal)
-            noise = None if noise is None else noise.after(statistics)
-            parts = []
-            for batch in queries.batches(start, stop):
-                given = contribute(
-                    mechanism,
-                    self.teacher,
-                    batch,
-                    broken=lambda name, row: self._note_broken(name, queries.ids[row]),
-                )
-                if noise is not None:
-                    given = share(mechanism, given, batch, queries, noise)
-                parts.append(given)
-            return {"features": np.concatenate(parts)}
-
-        return self._once("features", number, asked, journal, request, make, published)
-
-    def _once(
-        self,
-        kind: str,
-        number: int,
-        asked: Asked,
-        journal: Journal,
-        request: bytes,
-        make: Callable[[], dict[str, NDArray[Any]]],
-        *about: Any,
-    ) -> bytes:
-        """Answer with sums; on disk before they are sent, and the same whenever they are asked."""
         with journal.open():
-            earlier = journal.answer(kind, number, request)
-            if earlier is not None:
-                return earlier
-            try:
-                made = make()
-            except Exception as error:
-                _log.exception("%s %d", kind, number)
-                raise FederationError(
-                    f"{kind} {number} could not be made; this site's log says why"
-                ) from error
-            if asked.secure:
-                made = self._masked(made, asked, journal, digest([kind, number, *about]))
-            else:
-                made = {name: values.astype(np.int32) for name, values in made.items()}
-            answer = Message({"ok": True, "kind": kind, "number": number}, made).to_bytes()
-            journal.keep(kind, number, request, answer)
-            return answer
+            return self._contribution(asked, journal).features(int(message.head["block"]), request)
 
-    def _masked(
-        self, made: dict[str, NDArray[Any]], asked: Asked, journal: Journal, about: bytes
-    ) -> dict[str, NDArray[Any]]:
-        terms, keys, hidden = asked.terms, journal.keys(), {}
-        for name, values in made.items():
-            context = digest([terms.to_json(), about.hex(), name])
-            # Integers wrap: this is arithmetic modulo 2^32.
-            words = values.astype(np.uint32)
-            words += mask(
-                values.size, self.settings.name, keys, terms.public_keys, context
-            ).reshape(values.shape)
-            hidden[name] = words
-        return hidden
+    def _contribution(self, asked: Asked, journal: Journal) -> Contribution:
+        return Contribution(asked, journal, self.teacher, self._ensemble.claims[0])
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
@@ -394,19 +304,6 @@ class Site:
                 raise FederationError("nothing is agreed to in this session; agree first")
             self._asked[session] = Asked(Terms.from_json(agreed), journal)
         return self._asked[session], journal
-
-    def _noise(self, asked: Asked, journal: Journal) -> Noise | None:
-        """This site's share of it; None where the aggregator adds it all."""
-        agreement = asked.terms.agreement
-        if not asked.secure:
-            return None
-        seed = asked.terms.seed
-        secret = journal.secret() if seed is None else Secret.seeded(seed).at(self.settings.name)
-        return agreement.noise_of_site(secret, self._ensemble.claims[0])
-
-    def _note_broken(self, name: str, query: str) -> None:
-        """A teacher that gives NaN says nothing; only the site itself learns of it."""
-        _log.warning("the teacher of %s returns NaN or infinity for query %s; zero", name, query)
 
 
 def _yes(**values: Any) -> bytes:
