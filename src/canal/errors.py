@@ -72,3 +72,7 @@ class ConfigurationError(CanalError):
 
 class ReleaseError(CanalError):
     """A release that is damaged, belongs to other arguments, or cannot be made as asked."""
+
+
+class FederationError(CanalError):
+    """Sites and aggregator do not agree, or somebody is missing."""

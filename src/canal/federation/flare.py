@@ -1,0 +1,225 @@
+"""What runs inside NVIDIA FLARE: our one class at the server, and our one class at a site.
+
+A job names these two classes and brings no code; the kits allow nothing else. Messages do not
+travel as FLARE's tasks: a task is fetched by polling and wrapped in a container for models. They
+are plain bytes on a channel of ours between the two processes of a job, which FLARE streams.
+
+This module is loaded by FLARE, and is the only one that cannot be imported without it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import make_reply as make_cell_reply
+from nvflare.fuel.f3.message import Message
+
+from canal.errors import CanalError, FederationError
+from canal.federation.transport import SECONDS, check_known, gather
+
+CHANNEL = "canal"
+TOPIC = "ask"
+HELLO = "hello"
+
+
+class FlareTransport:
+    """Sites in processes of their own, on hosts of their own, over FLARE's mutual TLS.
+
+    Args:
+        cell: FLARE's end of the wire in this job.
+        job: its id; a site's process of this job is addressed by it.
+        sites: their names.
+        stop: triggered when the job is to end; whoever waits then stops waiting.
+        seconds: to wait for an answer.
+    """
+
+    def __init__(
+        self, cell: Any, job: str, sites: tuple[str, ...], stop: Signal, *, seconds: float = SECONDS
+    ) -> None:
+        self.sites = sites
+        self._cell = cell
+        self._job = job
+        self._stop = stop
+        self._seconds = seconds
+
+    def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        """See `Transport.ask`. A thread that asks while another does keeps the wire busy."""
+        check_known(requests, self.sites)
+        return gather(requests, self._ask, self._seconds)
+
+    def _ask(self, name: str, message: bytes) -> bytes:
+        reply = self._cell.send_request(
+            channel=CHANNEL,
+            topic=TOPIC,
+            target=FQCN.join([name, self._job]),
+            request=Message({}, message),
+            timeout=self._seconds,
+            optional=True,
+            abort_signal=self._stop,
+        )
+        code = reply.get_header(MessageHeaderKey.RETURN_CODE, CellReturnCode.OK)
+        if code != CellReturnCode.OK:
+            raise FederationError("the job was stopped" if self._stop.triggered else _meaning(code))
+        return bytes(reply.payload or b"")
+
+
+def _meaning(code: str) -> str:
+    """What FLARE's return code says of a site."""
+    known = {
+        CellReturnCode.TIMEOUT: "silent",
+        CellReturnCode.TARGET_UNREACHABLE: "not connected",
+        CellReturnCode.COMM_ERROR: "not connected",
+        CellReturnCode.PROCESS_EXCEPTION: "could not handle the message; its log says why",
+    }
+    return known.get(code, code)
+
+
+class Aggregation(Controller):  # type: ignore[misc]
+    """The server's part of a job: greets the sites, then runs the order.
+
+    Args:
+        order: path, on the server's host, of what is to be done.
+        sites: who takes part; all of them, or there is no job.
+        seconds: to wait for an answer.
+    """
+
+    def __init__(self, order: str, sites: list[str], seconds: float = SECONDS) -> None:
+        super().__init__()
+        self._order = Path(order)
+        self._sites = tuple(sites)
+        self._seconds = float(seconds)
+        self._present: set[str] = set()
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to prepare."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to take down."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run the order; what it raises ends the job, with the reason in the server's log."""
+        try:
+            self._greet(abort_signal, fl_ctx)
+            from canal.federation.aggregate import run
+
+            cell = fl_ctx.get_engine().get_cell()
+            job = fl_ctx.get_job_id()
+            run(
+                self._order,
+                FlareTransport(cell, job, self._sites, abort_signal, seconds=self._seconds),
+            )
+        except (CanalError, OSError, ValueError) as error:
+            self.system_panic(f"the order was not carried out: {error}", fl_ctx)
+
+    def _greet(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Wait until every site has its teacher and ledger open, and listens."""
+        task = Task(HELLO, Shareable(), timeout=int(self._seconds), result_received_cb=self._note)
+        self.broadcast_and_wait(
+            task,
+            fl_ctx,
+            targets=list(self._sites),
+            min_responses=len(self._sites),
+            abort_signal=abort_signal,
+        )
+        if absent := [name for name in self._sites if name not in self._present]:
+            raise FederationError(
+                f"{', '.join(absent)} could not start; the log of each says why, and nothing was "
+                "asked of anyone"
+            )
+
+    def _note(self, client_task: ClientTask, fl_ctx: FLContext) -> None:  # noqa: ARG002
+        if client_task.result.get_return_code() == ReturnCode.OK:
+            self._present.add(client_task.client.name)
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A greeting that came too late; the job has ended by then."""
+
+
+class Hospital(Executor):  # type: ignore[misc]
+    """A site's part of a job: opens what is the site's own, and passes messages to it.
+
+    It takes no arguments, so that a job has nothing to choose here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answer: Callable[[bytes], bytes] | None = None
+        # One message at a time: a site has one ledger and one teacher. Others wait their turn
+        # in memory, so the next request travels while this one is worked on.
+        self._turn = threading.Lock()
+
+    def execute(
+        self,
+        task_name: str,
+        shareable: Shareable,  # noqa: ARG002
+        fl_ctx: FLContext,
+        abort_signal: Signal,  # noqa: ARG002
+    ) -> Shareable:
+        """Answer the greeting: open the site's folder, once, and listen."""
+        if task_name != HELLO:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        try:
+            if self._answer is None:
+                self._answer = self._open(fl_ctx)
+                server = FQCN.join([FQCN.ROOT_SERVER, fl_ctx.get_job_id()])
+                fl_ctx.get_engine().get_cell().register_request_cb(
+                    channel=CHANNEL, topic=TOPIC, cb=self._hear, server=server
+                )
+        except Exception as error:
+            # The reason stays here: it may name files of the hospital.
+            self.log_error(fl_ctx, f"this site cannot take part: {error}", fire_event=False)
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        return make_reply(ReturnCode.OK)
+
+    def _open(self, fl_ctx: FLContext) -> Callable[[bytes], bytes]:
+        """What answers for this site, from its own settings and nothing else."""
+        from canal.federation.site import Site
+
+        local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+        return Site.open(own_folder(local, fl_ctx.get_identity_name())).answer
+
+    def _hear(self, request: Message, server: str) -> Message:
+        if request.get_header(MessageHeaderKey.ORIGIN) != server or self._answer is None:
+            return make_cell_reply(CellReturnCode.UNAUTHENTICATED)
+        with self._turn:
+            answer = self._answer(bytes(request.payload or b""))
+        return make_cell_reply(CellReturnCode.OK, body=answer)
+
+
+def own_folder(local: Path, name: str) -> Path:
+    """The canal folder of a site, as `local/canal.json` has it.
+
+    Args:
+        local: the kit's folder of local settings.
+        name: of the site; in a simulation one file is for all of them.
+
+    Raises:
+        FederationError: the file is not there, or names no folder that is.
+    """
+    path = local / "canal.json"
+    try:
+        settings = json.loads(path.read_text())
+        folder = settings.get("folder") or settings["folders"][name]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FederationError(
+            f'{path} must say where this site\'s canal folder is: {{"folder": "/srv/canal"}}'
+        ) from error
+    if not Path(folder).is_dir():
+        raise FederationError(f"{path} names {folder}, which is not a folder; correct it")
+    return Path(folder)
