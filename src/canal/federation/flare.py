@@ -29,6 +29,7 @@ from nvflare.fuel.f3.cellnet.utils import make_reply as make_cell_reply
 from nvflare.fuel.f3.message import Message
 
 from canal.errors import CanalError, FederationError
+from canal.federation.console import OUTCOME
 from canal.federation.transport import SECONDS, check_known, gather
 
 CHANNEL = "canal"
@@ -122,8 +123,16 @@ class Aggregation(Controller):  # type: ignore[misc]
                 self._order,
                 FlareTransport(cell, job, self._sites, abort_signal, seconds=self._seconds),
             )
-        except (CanalError, OSError, ValueError) as error:
-            self.system_panic(f"the order was not carried out: {error}", fl_ctx)
+        except Exception as error:
+            self._stop_with(error, fl_ctx)
+
+    def _stop_with(self, error: Exception, fl_ctx: FLContext) -> None:
+        """End the job, with its reason among what FLARE keeps of it for the one who submitted."""
+        reason = str(error) if isinstance(error, CanalError) else f"{type(error).__name__}: {error}"
+        workspace = fl_ctx.get_engine().get_workspace()
+        Path(workspace.get_run_dir(fl_ctx.get_job_id()), OUTCOME).write_text(reason + "\n")
+        self.log_exception(fl_ctx, reason)
+        self.system_panic(reason, fl_ctx)
 
     def _greet(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Wait until every site has its teacher and ledger open, and listens."""
@@ -177,9 +186,8 @@ class Hospital(Executor):  # type: ignore[misc]
         try:
             if self._answer is None:
                 self._answer = self._open(fl_ctx)
-                server = FQCN.join([FQCN.ROOT_SERVER, fl_ctx.get_job_id()])
                 fl_ctx.get_engine().get_cell().register_request_cb(
-                    channel=CHANNEL, topic=TOPIC, cb=self._hear, server=server
+                    channel=CHANNEL, topic=TOPIC, cb=self._hear
                 )
         except Exception as error:
             # The reason stays here: it may name files of the hospital.
@@ -194,8 +202,10 @@ class Hospital(Executor):  # type: ignore[misc]
         local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
         return Site.open(own_folder(local, fl_ctx.get_identity_name())).answer
 
-    def _hear(self, request: Message, server: str) -> Message:
-        if request.get_header(MessageHeaderKey.ORIGIN) != server or self._answer is None:
+    def _hear(self, request: Message) -> Message:
+        # Sites have no reason to talk to each other, though FLARE would carry it.
+        origin = FQCN.split(request.get_header(MessageHeaderKey.ORIGIN) or "?")[0]
+        if origin != FQCN.ROOT_SERVER or self._answer is None:
             return make_cell_reply(CellReturnCode.UNAUTHENTICATED)
         with self._turn:
             answer = self._answer(bytes(request.payload or b""))
