@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from canal.errors import FederationError
 
-# What the server keeps of a job that did not complete: why.
-OUTCOME = "outcome.txt"
+# What the server keeps of a job: whether its order was carried out, and if not, why.
+OUTCOME = "outcome.json"
+CONNECT = 5.0  # seconds
 
 
 def require_flare() -> None:
@@ -55,7 +58,7 @@ def tell(kit: Path, verb: str, **details: Any) -> Any:
         ) from error
     require_flare()
     words = {"kit": str(kit.resolve()), "user": admin["username"], "verb": verb} | details
-    ran = subprocess.run(  # noqa: S603
+    ran = subprocess.run(
         [sys.executable, "-P", "-m", "canal.federation.console"],
         input=json.dumps(words).encode(),
         capture_output=True,
@@ -88,7 +91,7 @@ def _say(words: dict[str, Any]) -> dict[str, Any]:
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     try:
-        session = new_secure_session(words["user"], words["kit"])
+        session = new_secure_session(words["user"], words["kit"], timeout=CONNECT)
     except Exception as error:
         return {
             "error": f"does not answer, or not to this kit; start it, or open its port: {error}"
@@ -117,32 +120,41 @@ def _submit(session: Any, words: dict[str, Any]) -> str:
 def _status(session: Any, words: dict[str, Any]) -> dict[str, Any]:
     meta = session.get_job_meta(words["job"])
     state = str(meta["status"])
-    failed = state.startswith("FINISHED") and state != "FINISHED:COMPLETED"
-    return {
-        "job": words["job"],
-        "state": state,
-        "started": str(meta.get("start_time") or ""),
-        "sites": _connected(session, words),
-        "reason": _reason(session, words["job"]) if failed else "",
-    }
+    started = str(meta.get("start_time") or "")
+    since = session.get_system_info().server_info.start_time
+    if not state.startswith("FINISHED") and started and _seconds(started) < float(since):
+        # FLARE forgets the jobs of a server that was killed, and calls them running for ever.
+        state = "LOST"
+    outcome = {"complete": state == "FINISHED:COMPLETED", "reason": ""}
+    if state.startswith("FINISHED") and not outcome["complete"]:
+        # FLARE also calls a job abnormal when a site went away after the order was carried out.
+        outcome = _outcome(session, words["job"]) or outcome
+    told = {"job": words["job"], "state": state, "started": started}
+    return told | {"sites": _connected(session, words)} | outcome
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
 
 
 def _wait(session: Any, words: dict[str, Any]) -> dict[str, Any]:
-    end = time.monotonic() + words["seconds"] if words["seconds"] is not None else None
+    end = math.inf if words["seconds"] is None else time.monotonic() + words["seconds"]
     while True:
         found = _status(session, words)
-        if found["state"].startswith("FINISHED") or (end is not None and time.monotonic() > end):
+        if found["state"] == "LOST" or found["state"].startswith("FINISHED"):
+            return found
+        if time.monotonic() > end:
             return found
         time.sleep(words["every"])
 
 
-def _reason(session: Any, job: str) -> str:
-    """Why a job did not complete, from what the server kept of it."""
+def _outcome(session: Any, job: str) -> dict[str, Any]:
+    """What the server noted at the end of a job; empty where it could not."""
     with tempfile.TemporaryDirectory() as place:
         with contextlib.suppress(Exception):
             session.download_job_result(job, place)
         found = next(Path(place).rglob(OUTCOME), None)
-        return "" if found is None else found.read_text().strip()
+        return {} if found is None else dict(json.loads(found.read_text()))
 
 
 _VERBS = {"connected": _connected, "submit": _submit, "status": _status, "wait": _wait}

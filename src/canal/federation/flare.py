@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,10 @@ from canal.federation.console import OUTCOME
 from canal.federation.transport import SECONDS, check_known, gather
 
 CHANNEL = "canal"
-TOPIC = "ask"
+ASK = "ask"
+THERE = "there"
+PULSE = 0.5  # seconds; FLARE itself takes about two to see that a process has ended
+UNREACHABLE = (CellReturnCode.TARGET_UNREACHABLE, CellReturnCode.COMM_ERROR)
 HELLO = "hello"
 
 
@@ -56,6 +60,8 @@ class FlareTransport:
         self._job = job
         self._stop = stop
         self._seconds = seconds
+        self._gone: set[str] = set()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """See `Transport.ask`. A thread that asks while another does keeps the wire busy."""
@@ -63,19 +69,39 @@ class FlareTransport:
         return gather(requests, self._ask, self._seconds)
 
     def _ask(self, name: str, message: bytes) -> bytes:
+        code, answer = self._send(name, ASK, message, self._seconds, self._stop)
+        if code == CellReturnCode.OK:
+            return answer
+        if self._stop.triggered:
+            raise FederationError("gone" if name in self._gone else "stopped with the job")
+        raise FederationError(_meaning(code))
+
+    def _watch(self) -> None:
+        """Note whose process has ended: FLARE stops the job for it, and does not say whose."""
+        while not self._stop.triggered:
+            for name in self.sites:
+                code, _ = self._send(name, THERE, b"", PULSE, self._stop)
+                if code == CellReturnCode.OK:
+                    self._gone.discard(name)
+                elif code in UNREACHABLE and not self._gone and not self._stop.triggered:
+                    # Only the first: the others are being stopped because of it.
+                    self._gone.add(name)
+            time.sleep(PULSE)
+
+    def _send(
+        self, name: str, topic: str, message: bytes, seconds: float, stop: Signal | None
+    ) -> tuple[str, bytes]:
         reply = self._cell.send_request(
             channel=CHANNEL,
-            topic=TOPIC,
+            topic=topic,
             target=FQCN.join([name, self._job]),
             request=Message({}, message),
-            timeout=self._seconds,
+            timeout=seconds,
             optional=True,
-            abort_signal=self._stop,
+            abort_signal=stop,
         )
         code = reply.get_header(MessageHeaderKey.RETURN_CODE, CellReturnCode.OK)
-        if code != CellReturnCode.OK:
-            raise FederationError("the job was stopped" if self._stop.triggered else _meaning(code))
-        return bytes(reply.payload or b"")
+        return str(code), bytes(reply.payload or b"")
 
 
 def _meaning(code: str) -> str:
@@ -123,16 +149,19 @@ class Aggregation(Controller):  # type: ignore[misc]
                 self._order,
                 FlareTransport(cell, job, self._sites, abort_signal, seconds=self._seconds),
             )
+            self._leave("", fl_ctx)
         except Exception as error:
-            self._stop_with(error, fl_ctx)
+            known = isinstance(error, CanalError)
+            reason = str(error) if known else f"{type(error).__name__}: {error}"
+            self._leave(reason, fl_ctx)
+            self.log_exception(fl_ctx, reason)
+            self.system_panic(reason, fl_ctx)
 
-    def _stop_with(self, error: Exception, fl_ctx: FLContext) -> None:
-        """End the job, with its reason among what FLARE keeps of it for the one who submitted."""
-        reason = str(error) if isinstance(error, CanalError) else f"{type(error).__name__}: {error}"
-        workspace = fl_ctx.get_engine().get_workspace()
-        Path(workspace.get_run_dir(fl_ctx.get_job_id()), OUTCOME).write_text(reason + "\n")
-        self.log_exception(fl_ctx, reason)
-        self.system_panic(reason, fl_ctx)
+    def _leave(self, reason: str, fl_ctx: FLContext) -> None:
+        """Put what came of the order among what FLARE keeps of a job for the one who submitted."""
+        folder = fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())
+        content = {"complete": not reason, "reason": reason}
+        Path(folder, OUTCOME).write_text(json.dumps(content) + "\n")
 
     def _greet(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Wait until every site has its teacher and ledger open, and listens."""
@@ -186,9 +215,9 @@ class Hospital(Executor):  # type: ignore[misc]
         try:
             if self._answer is None:
                 self._answer = self._open(fl_ctx)
-                fl_ctx.get_engine().get_cell().register_request_cb(
-                    channel=CHANNEL, topic=TOPIC, cb=self._hear
-                )
+                cell = fl_ctx.get_engine().get_cell()
+                cell.register_request_cb(channel=CHANNEL, topic=ASK, cb=self._hear)
+                cell.register_request_cb(channel=CHANNEL, topic=THERE, cb=_nod)
         except Exception as error:
             # The reason stays here: it may name files of the hospital.
             self.log_error(fl_ctx, f"this site cannot take part: {error}", fire_event=False)
@@ -210,6 +239,10 @@ class Hospital(Executor):  # type: ignore[misc]
         with self._turn:
             answer = self._answer(bytes(request.payload or b""))
         return make_cell_reply(CellReturnCode.OK, body=answer)
+
+
+def _nod(_: Message) -> Message:
+    return make_cell_reply(CellReturnCode.OK)
 
 
 def own_folder(local: Path, name: str) -> Path:

@@ -27,17 +27,20 @@ class Status:
 
     Args:
         job: its id.
-        state: FLARE's word: `SUBMITTED`, `RUNNING`, `FINISHED:COMPLETED`, ...
+        state: FLARE's word: `SUBMITTED`, `RUNNING`, `FINISHED:COMPLETED`, ...; or `LOST`, where the
+            server was started again since.
         started: when it started, ISO 8601; empty while it waits for a site.
         sites: who is connected to the server now.
-        reason: why it did not complete, in the server's words; empty where it did.
+        complete: whether the order was carried out to its end.
+        reason: why it was not, in the server's words; empty where it was, or nothing is known.
     """
 
     job: str
     state: str
     started: str
     sites: tuple[str, ...]
-    reason: str = ""
+    complete: bool
+    reason: str
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Status:
@@ -47,12 +50,7 @@ class Status:
     @property
     def is_over(self) -> bool:
         """Whether nothing more will happen."""
-        return self.state.startswith("FINISHED")
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the order was carried out to its end."""
-        return self.state == "FINISHED:COMPLETED"
+        return self.state == "LOST" or self.state.startswith("FINISHED")
 
 
 def write_job(folder: Path, order: str, sites: Sequence[str], *, seconds: float = SECONDS) -> None:
@@ -124,10 +122,10 @@ def simulate(
             command, stdout=out, stderr=subprocess.STDOUT, check=False
         ).returncode
     found = next((folder / "workspace").rglob(OUTCOME), None)
-    if found is not None:
-        raise FederationError(found.read_text().strip())
-    if code != 0:
+    if found is None:
         raise FederationError(f"the simulator stopped with code {code}; {log} says why")
+    if reason := json.loads(found.read_text())["reason"]:
+        raise FederationError(reason)
 
 
 def submit(kit: Path, order: str, *, seconds: float = SECONDS) -> str:

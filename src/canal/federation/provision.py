@@ -34,6 +34,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from canal.errors import FederationError
+from canal.federation.console import require_flare
 
 AGGREGATION = "canal.federation.flare.Aggregation"
 HOSPITAL = "canal.federation.flare.Hospital"
@@ -109,6 +110,7 @@ def provision(
     """
     folder = folder.resolve()
     _check(server, sites, admin, port)
+    require_flare()
     if folder.exists() and any(folder.iterdir()):
         raise FederationError(
             f"{folder} is not empty, and kits are made once; choose another folder"
@@ -226,22 +228,17 @@ class _Told:
 
 def _run_flare(folder: Path, project: dict[str, Any]) -> Path:
     """Let FLARE make the kits; gives the folder that has them."""
-    try:
-        import yaml
-        from nvflare.lighter.provision import prepare_project
-        from nvflare.lighter.prov_utils import prepare_builders
-        from nvflare.lighter.provisioner import Provisioner
-    except ImportError as error:
-        raise FederationError(
-            "kits are NVIDIA FLARE's; install it with `pip install 'canal[federation]'`"
-        ) from error
+    import yaml
+    from nvflare.lighter.prov_utils import prepare_builders
+    from nvflare.lighter.provision import prepare_project
+    from nvflare.lighter.provisioner import Provisioner
 
     (folder / "project.yml").write_text(yaml.safe_dump(project, sort_keys=False))
     told = _Told()
     Provisioner(str(folder / "work"), prepare_builders(project)).provision(
         prepare_project(project), logger=told
     )
-    made = folder / "work" / project["name"] / "prod_00"
+    made: Path = folder / "work" / project["name"] / "prod_00"
     if told.errors or not made.is_dir():
         shutil.rmtree(folder / "work", ignore_errors=True)
         raise FederationError(f"FLARE made no kits: {'; '.join(told.errors) or 'no reason given'}")
