@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from canal.errors import FederationError
 from canal.federation.job import connected, submit
@@ -107,6 +110,45 @@ def running(hosts: Hosts) -> Iterator[Hosts]:
         yield hosts
     finally:
         hosts.end()
+
+
+@contextmanager
+def networks(parties: Sequence[str]) -> Iterator[tuple[str, dict[str, Sequence[str]]]]:
+    """A network namespace for each party, joined by a bridge; this process is the admin's host.
+
+    Gives the server's address, and by party the command that runs another one in its network.
+    """
+    tag = f"{os.getpid() % 10000:04}"
+    bridge = f"cb{tag}"
+    made = []
+    tool = shutil.which("ip")
+    if os.geteuid() or tool is None:
+        pytest.skip("network namespaces need root and iproute2")
+
+    def ip(words: str) -> None:
+        ran = subprocess.run([tool, *words.split()], capture_output=True, check=False)
+        if ran.returncode:
+            pytest.skip(f"no network namespaces here: {ran.stderr.decode().strip()}")
+
+    try:
+        ip(f"link add {bridge} type bridge")
+        ip(f"addr add 10.213.77.254/24 dev {bridge}")
+        ip(f"link set {bridge} up")
+        for number, name in enumerate(parties, 1):
+            space = f"canal{tag}-{name}"
+            ip(f"netns add {space}")
+            made.append(space)
+            ip(f"link add cv{tag}{number} type veth peer name eth0 netns {space}")
+            ip(f"link set cv{tag}{number} master {bridge} up")
+            ip(f"-n {space} addr add 10.213.77.{number}/24 dev eth0")
+            ip(f"-n {space} link set eth0 up")
+            ip(f"-n {space} link set lo up")
+        where = {name: (tool, "netns", "exec", f"canal{tag}-{name}") for name in parties}
+        yield f"10.213.77.{1 + list(parties).index('server')}", where
+    finally:
+        for space in made:
+            subprocess.run([tool, "netns", "del", space], check=False)
+        subprocess.run([tool, "link", "del", bridge], capture_output=True, check=False)
 
 
 def end_all(folder: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,10 @@ from canal.errors import FederationError
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is absent; pip install 'canal[federation]'")
 
-from canal.federation.job import connected, status, wait
-from federation.hosts import SITES, Hosts, answers, running
+from canal.federation.console import tell
+from canal.federation.job import connected, simulate, status, wait, write_job
+from canal.federation.provision import AGGREGATION, HOSPITAL
+from federation.hosts import SITES, Hosts, answers, environment, networks, running
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +71,9 @@ def test_a_killed_site_is_named_and_nothing_is_taken_from_the_others(hosts: Host
 
 
 def test_a_server_killed_and_started_again_takes_new_orders(hosts: Hosts) -> None:
-    lost, out = hosts.order("who", "sleep:120")
+    lost, out = hosts.order("who", "sleep:10")
     answers(out)
     hosts.kill("server")
-    with pytest.raises(FederationError, match=r"the server at localhost:\d+ does not answer"):
-        connected(hosts.kits.admin)
     hosts.start("server")
     hosts.wait_for(*SITES)
     job, out = hosts.order("hello NAME")
@@ -80,3 +81,125 @@ def test_a_server_killed_and_started_again_takes_new_orders(hosts: Hosts) -> Non
     assert answers(out)[0]["answers"]["west"] == "back:hello west"
     found = status(hosts.kits.admin, lost)
     assert (found.state, found.is_over, found.complete) == ("LOST", True, False)
+
+
+def test_a_job_that_brings_code_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    write_job(tmp_path / "job", "order.json", SITES)
+    custom = tmp_path / "job" / "app" / "custom"
+    custom.mkdir()
+    (custom / "ours.py").write_text("print('here')")
+    job = tell(hosts.kits.admin, "submit", folder=str(tmp_path / "job"))
+    found = wait(hosts.kits.admin, job, seconds=90, every=0.5)
+    assert (found.is_over, found.complete) == (True, False)
+    for kit in hosts.kits.sites.values():
+        assert not list(kit.rglob("ours.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_a_job_that_names_another_class_does_not_run(
+    hosts: Hosts, tmp_path: Path, side: str
+) -> None:
+    write_job(tmp_path / "job", "order.json", SITES)
+    config = tmp_path / "job" / "app" / "config" / f"config_fed_{side}.json"
+    ours = {"server": AGGREGATION, "client": HOSPITAL}[side]
+    theirs = "nvflare.app_common.np.np_trainer.NPTrainer"
+    config.write_text(config.read_text().replace(ours, theirs))
+    job = tell(hosts.kits.admin, "submit", folder=str(tmp_path / "job"))
+    found = wait(hosts.kits.admin, job, seconds=90, every=0.5)
+    assert (found.is_over, found.complete) == (True, False)
+
+
+@pytest.mark.slow
+def test_a_hung_site_is_named_in_time(hosts: Hosts) -> None:
+    job, out = hosts.order("who", "sleep:2", "hello", seconds=8)
+    pids = {name: json.loads(one)[1] for name, one in answers(out)[0]["answers"].items()}
+    os.kill(pids["west"], signal.SIGSTOP)
+    try:
+        found = wait(hosts.kits.admin, job, seconds=90, every=0.5)
+        assert not found.complete
+        assert "west (silent for 8 s)" in found.reason
+        assert "north" not in found.reason
+        assert answers(out, 2)[1]["seconds"] < 12
+    finally:
+        os.kill(pids["west"], signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_site_killed_with_its_parent_is_noticed_and_comes_back(hosts: Hosts) -> None:
+    job, out = hosts.order("who", "sleep:20", seconds=25)
+    answers(out)
+    hosts.kill("north")
+    found = wait(hosts.kits.admin, job, seconds=120, every=0.5)
+    assert not found.complete
+    assert "north" in found.reason
+    hosts.start("north")
+    hosts.wait_for(*SITES)
+    job, out = hosts.order("hello NAME")
+    assert wait(hosts.kits.admin, job, seconds=120, every=0.5).complete
+
+
+@pytest.mark.slow
+def test_a_site_that_cannot_open_its_folder_keeps_the_reason_to_itself(hosts: Hosts) -> None:
+    settings = hosts.kits.sites["south"] / "local" / "canal.json"
+    before = settings.read_text()
+    settings.write_text('{"folder": "/nowhere/at/all"}')
+    try:
+        job, _ = hosts.order("hello NAME")
+        found = wait(hosts.kits.admin, job, seconds=120, every=0.5)
+    finally:
+        settings.write_text(before)
+    assert not found.complete
+    assert found.reason.startswith("south could not start")
+    kept = b"".join(one.read_bytes() for one in hosts.kits.server.rglob("*") if one.is_file())
+    assert b"/nowhere/at/all" not in kept
+
+
+@pytest.mark.slow
+def test_a_server_that_lets_code_in_does_not_get_it_into_a_site(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path)
+    with pytest.raises(FederationError, match=r"the server at localhost:\d+ does not answer"):
+        connected(hosts.kits.admin)
+    policy = hosts.kits.server / "local" / "authorization.json"
+    policy.write_text(policy.read_text().replace('"byoc": "none"', '"byoc": "any"'))
+    with running(hosts):
+        write_job(tmp_path / "job", "order.json", SITES)
+        custom = tmp_path / "job" / "app" / "custom"
+        custom.mkdir()
+        (custom / "ours.py").write_text("print('here')")
+        job = tell(hosts.kits.admin, "submit", folder=str(tmp_path / "job"))
+        found = wait(hosts.kits.admin, job, seconds=90, every=0.5)
+        assert (found.is_over, found.complete) == (True, False)
+        for kit in hosts.kits.sites.values():
+            assert not list(kit.rglob("ours.py"))
+            assert "BYOC not permitted" in (kit / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_parties_in_networks_of_their_own(tmp_path: Path) -> None:
+    with networks(["server", *SITES]) as (address, prefix):
+        hosts = Hosts(tmp_path, server=address, prefix=prefix)
+        with running(hosts):
+            job, out = hosts.order("hello NAME", "fill:1000")
+            assert wait(hosts.kits.admin, job, seconds=120, every=0.5).complete
+            assert answers(out)[0]["answers"]["north"] == "back:hello north"
+
+
+@pytest.mark.slow
+def test_the_simulator_runs_the_same_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    sites = {name: tmp_path / "sites" / name for name in SITES}
+    for folder in sites.values():
+        folder.mkdir(parents=True)
+    out = tmp_path / "answers.json"
+    order = tmp_path / "order.json"
+    order.write_text(json.dumps({"steps": ["who", "hello NAME"], "out": str(out)}))
+    simulate(tmp_path / "run", sites, order)
+    who, hello = (one["answers"] for one in answers(out))
+    assert [json.loads(who[name])[0] for name in SITES] == list(SITES)
+    assert len({json.loads(one)[1] for one in who.values()}) == 3
+    assert hello["west"] == "back:hello west"
+    order.write_text("this is no order")
+    with pytest.raises(FederationError, match="JSONDecodeError"):
+        simulate(tmp_path / "again", sites, order)

@@ -9,12 +9,13 @@ This module is loaded by FLARE, and is the only one that cannot be imported with
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.executor import Executor
@@ -198,6 +199,7 @@ class Hospital(Executor):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._answer: Callable[[bytes], bytes] | None = None
+        self._lock: IO[str] | None = None
         # One message at a time: a site has one ledger and one teacher. Others wait their turn
         # in memory, so the next request travels while this one is worked on.
         self._turn = threading.Lock()
@@ -229,7 +231,9 @@ class Hospital(Executor):  # type: ignore[misc]
         from canal.federation.site import Site
 
         local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
-        return Site.open(own_folder(local, fl_ctx.get_identity_name())).answer
+        folder = own_folder(local, fl_ctx.get_identity_name())
+        self._lock = take(folder)
+        return Site.open(folder).answer
 
     def _hear(self, request: Message) -> Message:
         # Sites have no reason to talk to each other, though FLARE would carry it.
@@ -239,6 +243,33 @@ class Hospital(Executor):  # type: ignore[misc]
         with self._turn:
             answer = self._answer(bytes(request.payload or b""))
         return make_cell_reply(CellReturnCode.OK, body=answer)
+
+
+def take(folder: Path, *, seconds: float = 30.0) -> IO[str]:
+    """Be the one process that answers for a site, until it ends.
+
+    When a server was killed, the job before is still being stopped while the next one starts.
+
+    Args:
+        folder: the site's canal folder.
+        seconds: to wait for an earlier process to end.
+
+    Raises:
+        FederationError: it did not.
+    """
+    lock = (folder / "job.lock").open("a")
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                lock.close()
+                raise FederationError(
+                    f"another job is at work in {folder}; wait for it, or end its process"
+                ) from error
+            time.sleep(0.2)
 
 
 def _nod(_: Message) -> Message:
