@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,14 +157,39 @@ def test_a_site_that_cannot_open_its_folder_keeps_the_reason_to_itself(hosts: Ho
     assert b"/nowhere/at/all" not in kept
 
 
+# What a server would ask that forgot its own policy, or never had one.
+READ = """
+import sys
+from nvflare.fuel.flare_api.flare_api import new_secure_session
+session = new_secure_session("admin@canal.org", sys.argv[1])
+print("SAID", session.cat_target(sys.argv[2], file="local/roster.json"))
+"""
+
+
 @pytest.mark.slow
-def test_a_server_that_lets_code_in_does_not_get_it_into_a_site(tmp_path: Path) -> None:
+def test_a_server_without_a_policy_gets_neither_code_into_a_site_nor_files_out(
+    tmp_path: Path,
+) -> None:
     hosts = Hosts(tmp_path)
     with pytest.raises(FederationError, match=r"the server at localhost:\d+ does not answer"):
         connected(hosts.kits.admin)
-    policy = hosts.kits.server / "local" / "authorization.json"
-    policy.write_text(policy.read_text().replace('"byoc": "none"', '"byoc": "any"'))
+    # One site has no policy against being read either: what is shut is shut all the same.
+    for kit in (hosts.kits.server, hosts.kits.sites["north"]):
+        policy = json.loads((kit / "local" / "authorization.json").read_text())
+        allowed = policy["permissions"]["lead"]
+        allowed["shell_commands"] = "any"
+        if kit == hosts.kits.server:
+            allowed["byoc"] = "any"
+        (kit / "local" / "authorization.json").write_text(json.dumps(policy))
     with running(hosts):
+        for name in ("server", "north"):
+            ran = subprocess.run(
+                [sys.executable, "-P", "-c", READ, str(hosts.kits.admin), name],
+                capture_output=True,
+                check=False,
+            )
+            found = hosts.kits.roster["north"].encode() in ran.stdout
+            assert found == (name == "server"), ran.stdout + ran.stderr
         write_job(tmp_path / "job", "order.json", SITES)
         custom = tmp_path / "job" / "app" / "custom"
         custom.mkdir()

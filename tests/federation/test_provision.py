@@ -5,6 +5,7 @@ import json
 import os
 import ssl
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -105,6 +106,23 @@ def test_a_site_sends_no_logs_and_the_server_takes_none(kits: Kits) -> None:
         assert local(kit, "resources.json")["allow_log_streaming"] is False
     for kit in (kits.server, *kits.sites.values()):
         assert "nvflare.app_common.logging" not in (kit / "local" / "resources.json").read_text()
+
+
+def test_a_site_starts_behind_its_door_and_takes_signed_jobs_only(kits: Kits) -> None:
+    for name, kit in kits.sites.items():
+        started = (kit / "start").read_text()
+        assert '-m canal.federation.doorkeeper -m "$CANAL_KIT"' in started
+        assert f"uid={name} " in started
+        settings = json.loads((kit / "startup" / "fed_client.json").read_text())
+        assert settings["require_signed_jobs"] is True
+
+
+def test_what_no_job_needs_is_shut() -> None:
+    pytest.importorskip("nvflare", reason=FLARE)
+    # In another process: FLARE's list is one for all.
+    ask = "from canal.federation import doorkeeper as d; print(d.shut_doors() == sorted(d.NEEDED))"
+    ran = subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True)
+    assert ran.stdout.strip() == b"True"
 
 
 def test_one_port_and_nothing_in_a_temporary_folder(kits: Kits) -> None:

@@ -59,14 +59,15 @@ AT_A_SITE = {
 }
 AT_THE_SERVER = AT_A_SITE | {"download_job": "n:submitter"}
 
-# `-P` and the lines that are left out keep every folder but the installed packages off the path.
+# FLARE's own scripts put the folder that they are started from onto Python's path, and start again
+# for ever. This one does neither.
 START = """#!/usr/bin/env bash
 # Runs this kit in the foreground, with the python3 that has canal installed; stop it with Ctrl-C.
 umask 077
-KIT="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
-export CANAL_KIT="$KIT" PYTHONSAFEPATH=1
-mkdir -p "$KIT/transfer"
-exec python3 -u -m nvflare.private.fed.app.{module} -m "$KIT" -s {settings} \\
+cd "$(dirname "${{BASH_SOURCE[0]}}")" || exit 1
+export CANAL_KIT="$PWD" PYTHONSAFEPATH=1
+mkdir -p transfer
+exec python3 -u -m {module} -m "$CANAL_KIT" -s {settings} \\
   --set secure_train=true {identity}org=canal config_folder=config
 """
 
@@ -193,7 +194,8 @@ def _project(
         {"path": f"{lighter}.workspace.WorkspaceBuilder"},
         {
             "path": f"{lighter}.static_file.StaticFileBuilder",
-            "args": {"config_folder": "config", "scheme": scheme},
+            # Signed by the admin: a site takes the word of the server for nothing.
+            "args": {"config_folder": "config", "scheme": scheme, "require_signed_jobs": True},
         },
         {
             "path": f"{lighter}.cert.CertBuilder",
@@ -259,7 +261,6 @@ def _remove_samples(kit: Path) -> None:
     """Take out what does harm: the sample of filters stops every job that meets it."""
     for name in ("local/privacy.json.sample", "startup/system_info.ipynb"):
         (kit / name).unlink(missing_ok=True)
-    # They put the folder that they are started from onto Python's path, and restart for ever.
     for name in ("start.sh", "sub_start.sh", "stop_fl.sh"):
         (kit / "startup" / name).unlink(missing_ok=True)
     (kit / "readme.txt").unlink(missing_ok=True)
@@ -279,7 +280,9 @@ def _harden_site(kit: Path) -> None:
     _write(kit, "comm_config.json", COMMUNICATION)
     _write(kit, "canal.json", {"folder": ""})
     name = f"uid={kit.name} "
-    _write_start(kit, module="client.client_train", settings="fed_client.json", identity=name)
+    _write_start(
+        kit, module="canal.federation.doorkeeper", settings="fed_client.json", identity=name
+    )
 
 
 def _harden_server(kit: Path) -> None:
@@ -298,7 +301,12 @@ def _harden_server(kit: Path) -> None:
     _write(kit, "resources.json", resources)
     _allow(kit, AT_THE_SERVER)
     _write(kit, "comm_config.json", COMMUNICATION)
-    _write_start(kit, module="server.server_train", settings="fed_server.json", identity="")
+    _write_start(
+        kit,
+        module="nvflare.private.fed.app.server.server_train",
+        settings="fed_server.json",
+        identity="",
+    )
 
 
 def _take(kit: Path, name: str) -> dict[str, Any]:
@@ -318,7 +326,7 @@ def _write(kit: Path, name: str, content: Mapping[str, Any]) -> None:
     (kit / "local" / name).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _write_start(kit: Path, *, module: str, settings: str, identity: str) -> None:
+def _write_start(kit: Path, module: str, settings: str, identity: str) -> None:
     script = START.format(module=module, settings=settings, identity=identity)
     (kit / "start").write_text(script)
     (kit / "start").chmod(0o700)
