@@ -159,10 +159,15 @@ def test_a_site_that_cannot_open_its_folder_keeps_the_reason_to_itself(hosts: Ho
 
 # What a server would ask that forgot its own policy, or never had one.
 READ = """
-import sys
+import os, sys
 from nvflare.fuel.flare_api.flare_api import new_secure_session
-session = new_secure_session("admin@canal.org", sys.argv[1])
-print("SAID", session.cat_target(sys.argv[2], file="local/roster.json"))
+try:
+    session = new_secure_session("admin@canal.org", sys.argv[1])
+    print("SAID", session.cat_target(sys.argv[2], file="local/roster.json"))
+except Exception as error:
+    print("REFUSED", error)
+sys.stdout.flush()
+os._exit(0)
 """
 
 
@@ -173,23 +178,26 @@ def test_a_server_without_a_policy_gets_neither_code_into_a_site_nor_files_out(
     hosts = Hosts(tmp_path)
     with pytest.raises(FederationError, match=r"the server at localhost:\d+ does not answer"):
         connected(hosts.kits.admin)
-    # One site has no policy against being read either: what is shut is shut all the same.
-    for kit in (hosts.kits.server, hosts.kits.sites["north"]):
+    # Two sites have no policy against being read either; one of them has left its door open too.
+    for kit in (hosts.kits.server, hosts.kits.sites["north"], hosts.kits.sites["south"]):
         policy = json.loads((kit / "local" / "authorization.json").read_text())
-        allowed = policy["permissions"]["lead"]
-        allowed["shell_commands"] = "any"
+        policy["permissions"]["lead"]["shell_commands"] = "any"
         if kit == hosts.kits.server:
-            allowed["byoc"] = "any"
+            policy["permissions"]["lead"]["byoc"] = "any"
         (kit / "local" / "authorization.json").write_text(json.dumps(policy))
+    start = hosts.kits.sites["south"] / "start"
+    flares = "nvflare.private.fed.app.client.client_train"
+    start.write_text(start.read_text().replace("canal.federation.doorkeeper", flares))
     with running(hosts):
-        for name in ("server", "north"):
+        for name, is_read in (("north", False), ("south", True)):
             ran = subprocess.run(
                 [sys.executable, "-P", "-c", READ, str(hosts.kits.admin), name],
                 capture_output=True,
-                check=False,
+                timeout=60,
+                check=True,
             )
             found = hosts.kits.roster["north"].encode() in ran.stdout
-            assert found == (name == "server"), ran.stdout + ran.stderr
+            assert found == is_read, ran.stdout + ran.stderr
         write_job(tmp_path / "job", "order.json", SITES)
         custom = tmp_path / "job" / "app" / "custom"
         custom.mkdir()
@@ -199,7 +207,8 @@ def test_a_server_without_a_policy_gets_neither_code_into_a_site_nor_files_out(
         assert (found.is_over, found.complete) == (True, False)
         for kit in hosts.kits.sites.values():
             assert not list(kit.rglob("ours.py"))
-            assert "BYOC not permitted" in (kit / "log.txt").read_text()
+        said = (tmp_path / "server.log").read_text()
+        assert all(f"{name}: NVFLARE_ERROR: BYOC not permitted" in said for name in SITES)
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from canal.errors import FederationError
 # What the server keeps of a job: whether its order was carried out, and if not, why.
 OUTCOME = "outcome.json"
 CONNECT = 5.0  # seconds
+PATIENCE = 60.0
 
 
 def require_flare() -> None:
