@@ -20,7 +20,7 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is absent; pip install 'cana
 
 from canal.federation.console import tell
 from canal.federation.job import connected, simulate, status, wait, write_job
-from canal.federation.provision import AGGREGATION, HOSPITAL
+from canal.federation.kit import AGGREGATION, HOSPITAL
 from federation.hosts import SITES, Hosts, answers, environment, networks, running
 
 

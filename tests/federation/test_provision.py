@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from canal.errors import FederationError
 from canal.federation.job import connected, status, submit
-from canal.federation.provision import AGGREGATION, HOSPITAL, Kits, fingerprint, provision
+from canal.federation.kit import AGGREGATION, HOSPITAL
+from canal.federation.provision import Kits, fingerprint, provision
 
 FLARE = "NVIDIA FLARE is absent; pip install 'canal[federation]'"
 SITES = ["north", "south", "west"]

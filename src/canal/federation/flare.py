@@ -32,6 +32,7 @@ from nvflare.fuel.f3.message import Message
 
 from canal.errors import CanalError, FederationError
 from canal.federation.console import OUTCOME
+from canal.federation.kit import own_folder
 from canal.federation.transport import SECONDS, check_known, gather
 
 CHANNEL = "canal"
@@ -274,26 +275,3 @@ def take(folder: Path, *, seconds: float = 30.0) -> IO[str]:
 
 def _nod(_: Message) -> Message:
     return make_cell_reply(CellReturnCode.OK)
-
-
-def own_folder(local: Path, name: str) -> Path:
-    """The canal folder of a site, as `local/canal.json` has it.
-
-    Args:
-        local: the kit's folder of local settings.
-        name: of the site; in a simulation one file is for all of them.
-
-    Raises:
-        FederationError: the file is not there, or names no folder that is.
-    """
-    path = local / "canal.json"
-    try:
-        settings = json.loads(path.read_text())
-        folder = settings.get("folder") or settings["folders"][name]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FederationError(
-            f'{path} must say where this site\'s canal folder is: {{"folder": "/srv/canal"}}'
-        ) from error
-    if not Path(folder).is_dir():
-        raise FederationError(f"{path} names {folder}, which is not a folder; correct it")
-    return Path(folder)

@@ -17,7 +17,7 @@ from typing import Any
 
 from canal.errors import FederationError
 from canal.federation.console import OUTCOME, require_flare, tell
-from canal.federation.provision import AGGREGATION, HOSPITAL
+from canal.federation.kit import AGGREGATION, HOSPITAL
 from canal.federation.transport import SECONDS
 
 
