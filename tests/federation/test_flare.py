@@ -46,6 +46,7 @@ def test_bytes_reach_each_site_and_come_back(hosts: Hosts) -> None:
     assert len({json.loads(one)[1] for one in who.values()}) == 3
     assert {json.loads(one)[2] for one in who.values()} == {1}
     check_nothing_lies_about(hosts)
+    check_all_is_under_tls(hosts)
 
 
 def check_nothing_lies_about(hosts: Hosts) -> None:
@@ -55,6 +56,15 @@ def check_nothing_lies_about(hosts: Hosts) -> None:
     assert (kit / "snapshots").is_dir()
     kept = b"".join(path.read_bytes() for path in kit.rglob("*") if path.is_file())
     assert b"Hospital" not in kept.replace(b"canal.federation.flare.Hospital", b"")
+
+
+def check_all_is_under_tls(hosts: Hosts) -> None:
+    """Between the processes of one party as well as between parties."""
+    for name in ("server", *SITES):
+        lines = (hosts.folder / f"{name}.log").read_text().splitlines()
+        made = [line for line in lines if "Connection [" in line and "is created" in line]
+        assert made
+        assert all(" SSL " in line for line in made)
 
 
 def test_a_killed_site_is_named_and_nothing_is_taken_from_the_others(hosts: Hosts) -> None:
