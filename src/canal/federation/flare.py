@@ -14,10 +14,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -37,10 +39,9 @@ from canal.federation.transport import SECONDS, check_known, gather
 
 CHANNEL = "canal"
 ASK = "ask"
-THERE = "there"
-PULSE = 0.5  # seconds; FLARE itself takes about two to see that a process has ended
-UNREACHABLE = (CellReturnCode.TARGET_UNREACHABLE, CellReturnCode.COMM_ERROR)
+BYE = "bye"
 HELLO = "hello"
+SERVER = "server"
 
 
 class FlareTransport:
@@ -62,8 +63,8 @@ class FlareTransport:
         self._job = job
         self._stop = stop
         self._seconds = seconds
-        self._gone: set[str] = set()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._parted: set[str] = set()
+        cell.register_request_cb(channel=CHANNEL, topic=BYE, cb=self._part)
 
     def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """See `Transport.ask`. A thread that asks while another does keeps the wire busy."""
@@ -71,36 +72,27 @@ class FlareTransport:
         return gather(requests, self._ask, self._seconds)
 
     def _ask(self, name: str, message: bytes) -> bytes:
-        code, answer = self._send(name, ASK, message, self._seconds, self._stop)
+        code, answer = self._send(name, message)
         if code == CellReturnCode.OK:
             return answer
         if self._stop.triggered:
-            raise FederationError("gone" if name in self._gone else "stopped with the job")
+            raise FederationError("stopped with the job" if name in self._parted else "gone")
         raise FederationError(_meaning(code))
 
-    def _watch(self) -> None:
-        """Note whose process has ended: FLARE stops the job for it, and does not say whose."""
-        while not self._stop.triggered:
-            for name in self.sites:
-                code, _ = self._send(name, THERE, b"", PULSE, self._stop)
-                if code == CellReturnCode.OK:
-                    self._gone.discard(name)
-                elif code in UNREACHABLE and not self._gone and not self._stop.triggered:
-                    # Only the first: the others are being stopped because of it.
-                    self._gone.add(name)
-            time.sleep(PULSE)
+    def _part(self, message: Message) -> Message:
+        """Note who takes leave: FLARE ends a job for one lost process, and does not say whose."""
+        self._parted.add(FQCN.split(message.get_header(MessageHeaderKey.ORIGIN) or "?")[0])
+        return make_cell_reply(CellReturnCode.OK)
 
-    def _send(
-        self, name: str, topic: str, message: bytes, seconds: float, stop: Signal | None
-    ) -> tuple[str, bytes]:
+    def _send(self, name: str, message: bytes) -> tuple[str, bytes]:
         reply = self._cell.send_request(
             channel=CHANNEL,
-            topic=topic,
+            topic=ASK,
             target=FQCN.join([name, self._job]),
             request=Message({}, message),
-            timeout=seconds,
+            timeout=self._seconds,
             optional=True,
-            abort_signal=stop,
+            abort_signal=self._stop,
         )
         code = reply.get_header(MessageHeaderKey.RETURN_CODE, CellReturnCode.OK)
         return str(code), bytes(reply.payload or b"")
@@ -167,7 +159,9 @@ class Aggregation(Controller):  # type: ignore[misc]
 
     def _greet(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Wait until every site has its teacher and ledger open, and listens."""
-        task = Task(HELLO, Shareable(), timeout=int(self._seconds), result_received_cb=self._note)
+        server = fl_ctx.get_engine().get_cell().get_fqcn()
+        hello = Shareable({SERVER: server})
+        task = Task(HELLO, hello, timeout=int(self._seconds), result_received_cb=self._note)
         self.broadcast_and_wait(
             task,
             fl_ctx,
@@ -201,6 +195,7 @@ class Hospital(Executor):  # type: ignore[misc]
         super().__init__()
         self._answer: Callable[[bytes], bytes] | None = None
         self._lock: IO[str] | None = None
+        self._bye: Callable[..., object] | None = None
         # One message at a time: a site has one ledger and one teacher. Others wait their turn
         # in memory, so the next request travels while this one is worked on.
         self._turn = threading.Lock()
@@ -208,7 +203,7 @@ class Hospital(Executor):  # type: ignore[misc]
     def execute(
         self,
         task_name: str,
-        shareable: Shareable,  # noqa: ARG002
+        shareable: Shareable,
         fl_ctx: FLContext,
         abort_signal: Signal,  # noqa: ARG002
     ) -> Shareable:
@@ -220,12 +215,23 @@ class Hospital(Executor):  # type: ignore[misc]
                 self._answer = self._open(fl_ctx)
                 cell = fl_ctx.get_engine().get_cell()
                 cell.register_request_cb(channel=CHANNEL, topic=ASK, cb=self._hear)
-                cell.register_request_cb(channel=CHANNEL, topic=THERE, cb=_nod)
+                self._bye = partial(
+                    cell.fire_and_forget,
+                    channel=CHANNEL,
+                    topic=BYE,
+                    targets=str(shareable[SERVER]),
+                    optional=True,
+                )
         except Exception as error:
             # The reason stays here: it may name files of the hospital.
             self.log_error(fl_ctx, f"this site cannot take part: {error}", fire_event=False)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         return make_reply(ReturnCode.OK)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:  # noqa: ARG002
+        """Take leave when the job ends, so that the server can tell who is lost and who obeys."""
+        if event_type == EventType.ABOUT_TO_END_RUN and self._bye is not None:
+            self._bye(message=Message({}, b""))
 
     def _open(self, fl_ctx: FLContext) -> Callable[[bytes], bytes]:
         """What answers for this site, from its own settings and nothing else."""
@@ -271,7 +277,3 @@ def take(folder: Path, *, seconds: float = 30.0) -> IO[str]:
                     f"another job is at work in {folder}; wait for it, or end its process"
                 ) from error
             time.sleep(0.2)
-
-
-def _nod(_: Message) -> Message:
-    return make_cell_reply(CellReturnCode.OK)
