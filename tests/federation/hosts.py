@@ -32,6 +32,7 @@ class Hosts:
         folder: for kits, logs and the sites' canal folders.
         server: host name of the server.
         prefix: by party, the command that a start is wrapped in: another network, for one.
+        stand_in: whether sites echo what they are asked; else they are real ones.
     """
 
     def __init__(
@@ -39,10 +40,13 @@ class Hosts:
         folder: Path,
         server: str = "localhost",
         prefix: dict[str, Sequence[str]] | None = None,
+        *,
+        stand_in: bool = True,
     ) -> None:
         self.folder = folder
         self.kits: Kits = provision(folder / "fed", server, SITES, "admin@canal.org", free_port())
         self._prefix = prefix or {}
+        self._stand_in = stand_in
         self._started: list[subprocess.Popen[bytes]] = []
         for name, kit in self.kits.sites.items():
             (folder / "sites" / name).mkdir(parents=True)
@@ -59,7 +63,7 @@ class Hosts:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    env=environment(),
+                    env=environment(stand_in=self._stand_in),
                 )
             )
 
@@ -94,10 +98,11 @@ class Hosts:
         return submit(self.kits.admin, str(path), seconds=seconds), out
 
 
-def environment() -> dict[str, str]:
-    """For the processes of a federation: this Python first, and the stand-in for the protocol."""
+def environment(*, stand_in: bool = True) -> dict[str, str]:
+    """For the processes of a federation: this Python, one thread, perhaps the stand-in."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "PYTHONPATH": str(STAND_IN), "CANAL_STAND_IN": "1"}
+    known = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+    return known | ({"PYTHONPATH": str(STAND_IN), "CANAL_STAND_IN": "1"} if stand_in else {})
 
 
 @contextmanager

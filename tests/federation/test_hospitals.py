@@ -1,0 +1,145 @@
+"""Three hospitals as processes of their own over mutual TLS: real releases, real kills."""
+# a fixture is imported, and asked for by the same name
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is absent; pip install 'canal[federation]'")
+
+from canal.federation.aggregate import read_queries
+from canal.federation.job import submit, wait
+from canal.federation.settings import Order
+from canal.models import checkpoint
+from canal.privacy import Ledger
+from canal.release.aggregator import create
+from canal.release.ensemble import load_ensemble
+from canal.release.store import Release
+from canal.release.verification import verify
+from federation.hosts import SITES, Hosts, processes, running, until
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory, checkpoints):
+    folder = tmp_path_factory.mktemp("hospitals")
+    made = Hosts(folder, stand_in=False)
+    for site, teacher in zip(SITES, checkpoints.teachers, strict=True):
+        home, startup = folder / "sites" / site, made.kits.sites[site] / "startup"
+        shutil.copytree(teacher, home / "teacher")
+        terms = {
+            "name": site,
+            "certificate": str(startup / "client.crt"),
+            "key": str(startup / "client.key"),
+            "trust": ["trusted", "secure-sum"],
+            "research": True,
+            "again": True,
+        }
+        lines = (f"{key} = {json.dumps(value)}" for key, value in terms.items())
+        (home / "site.toml").write_text("\n".join(lines))
+        (home / "roster.json").write_text(json.dumps(dict(made.kits.roster)))
+        Ledger(home / "ledger.sqlite").set_budget(site, "patient", epsilon=60.0, delta=1e-5)
+    with running(made):
+        yield made
+
+
+@pytest.fixture
+def give(hosts, asked, checkpoints, tmp_path):
+    """Write an order; gives its path."""
+
+    def give(name="release", **choices):
+        known = {
+            "queries": str(asked),
+            "init": str(checkpoints.init),
+            "out": str(tmp_path / name),
+            "wait": 0.2,
+        } | choices
+        plan = known.pop("plan", {"epsilon": 8.0, "released": 12})
+        lines = [f"{key} = {json.dumps(value)}" for key, value in known.items()]
+        lines += ["[plan]", *(f"{key} = {json.dumps(value)}" for key, value in plan.items())]
+        path = tmp_path / f"{name}.toml"
+        path.write_text("\n".join(lines))
+        return path
+
+    return give
+
+
+def carry_out(hosts, path, seconds=180.0):
+    job = submit(hosts.kits.admin, str(path), seconds=60)
+    return wait(hosts.kits.admin, job, seconds=seconds, every=0.5)
+
+
+def charges(hosts, site):
+    rows = Ledger(hosts.folder / "sites" / site / "ledger.sqlite").rows()
+    return [row for row in rows if row.action == "reserve" and row.unit == "patient"]
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def alone(path, checkpoints, folder):
+    """The same order, carried out in this process."""
+    order = Order.read(path)
+    ensemble = load_ensemble(checkpoints.teachers, checkpoints.init)
+    queries = read_queries(order, checkpoint.describe(checkpoints.init))
+    told = order.colluding if order.trust == "secure-sum" else 0
+    plan = ensemble.plan(queries, order.preset, trust=order.trust, colluding=told, **order.plan)
+    return create(folder, ensemble, queries, plan, seed=order.seed)
+
+
+def test_a_release_over_mtls_is_byte_for_byte_that_of_one_process(
+    hosts, give, checkpoints, tmp_path
+):
+    for trust in ("trusted", "secure-sum"):
+        path = give(trust, trust=trust, seed=4, preset="paper")
+        found = carry_out(hosts, path)
+        assert (found.complete, found.reason) == (True, "")
+        made = alone(path, checkpoints, tmp_path / f"alone-{trust}")
+        assert files(tmp_path / trust) == files(made.path)
+
+
+def test_killed_while_it_runs_it_comes_to_its_end_and_nobody_pays_twice(hosts, give, tmp_path):
+    """First a site's process, then the server; the same order each time."""
+    before = {site: len(charges(hosts, site)) for site in SITES}
+    path = give("killed", plan={"epsilon": 4.0, "released": 12})
+    session = tmp_path / "killed.private" / "session"
+    job = submit(hosts.kits.admin, str(path), seconds=60)
+    until(session.is_file, 60)
+    victim = hosts.folder / "sites" / "south" / "sessions" / session.read_text()
+    until((victim / "agreement.json").is_file, 60)
+    (running_job,) = [pid for pid in processes(hosts.kits.sites["south"]) if job in command_of(pid)]
+    os.kill(running_job, signal.SIGKILL)
+    found = wait(hosts.kits.admin, job, seconds=120, every=0.5)
+    done = Path(tmp_path / "killed" / "manifest.json").is_file()
+    assert found.is_over
+    assert done or "south" in found.reason
+    job = submit(hosts.kits.admin, str(path), seconds=60)
+    time.sleep(1)
+    hosts.kill("server")
+    hosts.start("server")
+    hosts.wait_for(*SITES)
+    found = carry_out(hosts, path)
+    assert (found.complete, found.reason) == (True, "")
+    made = Release.open(tmp_path / "killed")
+    assert made.private
+    for site in SITES:
+        assert len(charges(hosts, site)) == before[site] + 1
+        ledger = Ledger(hosts.folder / "sites" / site / "ledger.sqlite")
+        assert all(check.passed for check in verify(made.path, ledger))
+        home = hosts.folder / "sites" / site / "sessions" / session.read_text()
+        assert (home / "finished").read_text() == made.manifest.digest
+        assert not (home / "secret").exists()
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
