@@ -14,9 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from canal.errors import FederationError
+from canal.federation.identity import fingerprint
 from canal.federation.job import connected, status, submit
 from canal.federation.kit import AGGREGATION, HOSPITAL
-from canal.federation.provision import Kits, fingerprint, provision
+from canal.federation.provision import Kits, provision
 
 FLARE = "NVIDIA FLARE is absent; pip install 'canal[federation]'"
 SITES = ["north", "south", "west"]
@@ -70,7 +71,11 @@ def test_the_roster_has_the_fingerprint_of_every_certificate(kits: Kits) -> None
     for name, kit in kits.sites.items():
         pem = (kit / "startup" / "client.crt").read_text()
         digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
-        assert kits.roster[name] == digest == fingerprint(kit / "startup" / "client.crt")
+        assert (
+            kits.roster[name]
+            == digest
+            == fingerprint((kit / "startup" / "client.crt").read_bytes())
+        )
         certificate = x509.load_pem_x509_certificate(pem.encode())
         key = load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None)
         assert certificate.public_key() == key.public_key()

@@ -12,6 +12,7 @@ from canal.cli.audit import audit
 from canal.cli.data import data_app
 from canal.cli.demo import demo
 from canal.cli.experiment import experiment_app
+from canal.cli.federation import federation_app
 from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
 from canal.cli.release import release_app
@@ -34,6 +35,7 @@ app.add_typer(teacher_app, name="teacher")
 app.command("plan")(plan)
 app.add_typer(release_app, name="release")
 app.command("account")(account)
+app.add_typer(federation_app, name="federation")
 app.add_typer(student_app, name="student")
 app.add_typer(attack_app, name="attack")
 app.command("audit")(audit)

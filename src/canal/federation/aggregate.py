@@ -6,10 +6,12 @@ nobody pays twice.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from canal.release.queries import Queries
     from canal.release.store import Release
 
+PROGRESS = "progress.json"
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +51,7 @@ def run(
         progress: called with the number of images that passed through a network.
     """
     from canal.models.tap import Tap
-    from canal.release.aggregator import aggregate
+    from canal.release.aggregator import aggregate, passes
 
     order = Order.read(order) if isinstance(order, Path) else order
     init = order.path(order.init)
@@ -65,6 +68,7 @@ def run(
     if sites.initialisation != start.initialisation:
         raise FederationError("the sites' teachers started from another initialisation than ours")
     plan = make_plan(order, sites, queries)
+    options = sites.options = replace(options, progress=_told(order, passes(plan), progress))
     seed = None if order.seed < 0 else order.seed
     _log.info("%d sites, %d queries, %s", len(sites.cohorts), len(queries.ids), order.trust)
     return aggregate(order.path(order.out), sites, queries, plan, seed=seed, options=options)
@@ -132,6 +136,31 @@ def make_plan(order: Order, sites: RemoteSites, queries: Queries) -> Plan:
             f"[plan] cannot set {', '.join(fixed)}: sites, queries and networks say what it is"
         )
     return Plan.preset(order.preset, **fitting, **order.plan)
+
+
+def _told(order: Order, total: int, progress: Callable[[int], None]) -> Callable[[int], None]:
+    """Counts as told, and leaves a note of it in the private folder, twice a second at most."""
+    path = Workspace(order.path(order.out)).private / PROGRESS
+    done, told = 0, 0.0
+
+    def count(more: int) -> None:
+        nonlocal done, told
+        done += more
+        progress(more)
+        if time.monotonic() > told + 0.5:
+            replace_file(path, json.dumps({"done": done, "of": total}).encode())
+            told = time.monotonic()
+
+    return count
+
+
+def how_far(out: Path) -> tuple[int, int]:
+    """Images that passed through networks for the release that is being made, and of how many."""
+    try:
+        noted = json.loads((Workspace(out).private / PROGRESS).read_text())
+        return int(noted["done"]), int(noted["of"])
+    except (OSError, ValueError, LookupError):
+        return 0, 0
 
 
 def session(out: Path) -> str:

@@ -109,7 +109,7 @@ def verify(certificate: bytes, content: bytes, signature: bytes) -> None:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-    key = _read(certificate).public_key()
+    key = read(certificate).public_key()
     try:
         if isinstance(key, rsa.RSAPublicKey):
             pss = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
@@ -126,7 +126,7 @@ def fingerprint(certificate: bytes) -> str:
     """SHA-256 of a certificate, in hex."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    return hashlib.sha256(_read(certificate).public_bytes(Encoding.DER)).hexdigest()
+    return hashlib.sha256(read(certificate).public_bytes(Encoding.DER)).hexdigest()
 
 
 def read_roster(path: Path) -> dict[str, str]:
@@ -141,7 +141,8 @@ def read_roster(path: Path) -> dict[str, str]:
         ) from error
 
 
-def _read(certificate: bytes) -> x509.Certificate:
+def read(certificate: bytes) -> x509.Certificate:
+    """A certificate in PEM."""
     from cryptography import x509
 
     try:

@@ -4,7 +4,8 @@
 
 ====================  ===========================================================================
 `start`               runs the server or the site in the foreground, with its files in the kit
-`local/canal.json`    where the site's own canal folder is
+`canal/`              the site's own folder: its terms (`site.toml`), the roster, its ledger
+`local/canal.json`    where that folder is, if it is moved
 `local/roster.json`   the roster as it was when the kit was made
 `resources.json`      which classes a job may name here (one, ours), where jobs are kept
 `authorization.json`  what the admin may do here: submit, see and stop jobs, and nothing else
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from canal.errors import FederationError
+from canal.federation.settings import SITE
 
 AGGREGATION = "canal.federation.flare.Aggregation"
 HOSPITAL = "canal.federation.flare.Hospital"
@@ -49,6 +51,17 @@ AT_A_SITE = {
 }
 AT_THE_SERVER = AT_A_SITE | {"download_job": "n:submitter"}
 
+TERMS = """# What this hospital is and allows; nobody else can change it. Paths begin here.
+name = "{name}"
+images = ""                  # folder to train on, or put a trained teacher into teacher/
+trust = ["secure-sum"]       # with "trusted" the aggregator would see this teacher's features
+colluding = 1                # how many other sites may tell their shares, at least
+research = false             # answer runs that protect nobody: for public data only
+again = false                # answer a second time about the same image, charged anew
+certificate = "../startup/client.crt"
+key = "../startup/client.key"
+"""
+
 # FLARE's own scripts put the folder that they are started from onto Python's path, and start again
 # for ever. This one does neither.
 START = """#!/usr/bin/env bash
@@ -75,7 +88,7 @@ def harden(kits: Path, sites: Mapping[str, Path], roster: str) -> None:
         (kit / "local").mkdir(exist_ok=True)
         (kit / "local" / "roster.json").write_text(roster)
     for kit in sites.values():
-        _harden_site(kit)
+        _harden_site(kit, roster)
     _harden_server(kits / "server")
 
 
@@ -97,9 +110,10 @@ def own_folder(local: Path, name: str) -> Path:
         raise FederationError(
             f'{path} must say where this site\'s canal folder is: {{"folder": "/srv/canal"}}'
         ) from error
-    if not Path(folder).is_dir():
+    found = local.parent / str(folder)  # as it is, where it is absolute
+    if not found.is_dir():
         raise FederationError(f"{path} names {folder}, which is not a folder; correct it")
-    return Path(folder)
+    return found
 
 
 def _remove_samples(kit: Path) -> None:
@@ -111,7 +125,7 @@ def _remove_samples(kit: Path) -> None:
     (kit / "readme.txt").unlink(missing_ok=True)
 
 
-def _harden_site(kit: Path) -> None:
+def _harden_site(kit: Path, roster: str) -> None:
     """Let jobs name our one class; send no logs; let the admin read nothing."""
     resources = _take(kit, "resources.json")
     resources["class_allow_list"] = [HOSPITAL]
@@ -123,7 +137,11 @@ def _harden_site(kit: Path) -> None:
     _write(kit, "resources.json", resources)
     _allow(kit, AT_A_SITE)
     _write(kit, "comm_config.json", COMMUNICATION)
-    _write(kit, "canal.json", {"folder": ""})
+    _write(kit, "canal.json", {"folder": "canal"})
+    home = kit / "canal"
+    home.mkdir()
+    (home / SITE).write_text(TERMS.format(name=kit.name))
+    (home / "roster.json").write_text(roster)
     name = f"uid={kit.name} "
     _write_start(
         kit, module="canal.federation.doorkeeper", settings="fed_client.json", identity=name

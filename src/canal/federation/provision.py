@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -19,11 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
-
 from canal.errors import FederationError
 from canal.federation.console import require_flare
+from canal.federation.identity import fingerprint, read
 from canal.federation.kit import close, harden
 
 # Ten years. The certificates of the parties last 360 days, which FLARE does not let one change.
@@ -84,17 +81,15 @@ def provision(
     # The certificate names the server; its kit is named after what it is.
     (kits / server).rename(kits / "server")
     by_site = {name: kits / name for name in sites}
-    roster = {name: fingerprint(kit / "startup" / "client.crt") for name, kit in by_site.items()}
+    roster = {
+        name: fingerprint((kit / "startup" / "client.crt").read_bytes())
+        for name, kit in by_site.items()
+    }
     written = json.dumps(roster, indent=1) + "\n"
     (folder / "roster.json").write_text(written)
     harden(kits, by_site, written)
     close(folder)
     return Kits(folder, kits / "server", by_site, kits / admin, roster, _first_expiry(kits))
-
-
-def fingerprint(certificate: Path) -> str:
-    """SHA-256 of a certificate in DER, as hexadecimal digits."""
-    return hashlib.sha256(_load(certificate).public_bytes(Encoding.DER)).hexdigest()
 
 
 def spoken(digits: str) -> str:
@@ -104,10 +99,6 @@ def spoken(digits: str) -> str:
     '00ff 12ab'
     """
     return " ".join(re.findall(".{1,4}", digits))
-
-
-def _load(certificate: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(certificate.read_bytes())
 
 
 def _check(server: str, sites: Sequence[str], admin: str, port: int) -> None:
@@ -211,5 +202,6 @@ def _keep_authority(folder: Path) -> None:
 
 def _first_expiry(kits: Path) -> str:
     """When the first certificate of a party ends."""
-    ends = [_load(path).not_valid_after_utc for path in kits.glob("*/startup/*.crt")]
+    parties = kits.glob("*/startup/*.crt")
+    ends = [read(path.read_bytes()).not_valid_after_utc for path in parties]
     return min(ends).isoformat(timespec="seconds")

@@ -23,6 +23,7 @@ epsilon = 8.0
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -82,6 +83,11 @@ class SiteSettings:
         """Of one of the files or folders above."""
         return self.folder / name
 
+    @property
+    def sessions(self) -> Path:
+        """Folder of the journals."""
+        return self.folder / "sessions"
+
     @classmethod
     def read(cls, folder: Path) -> SiteSettings:
         """From `site.toml` in the site's folder."""
@@ -134,6 +140,16 @@ class Order:
     def read(cls, path: Path) -> Order:
         """From a TOML file."""
         return cls(folder=path.resolve().parent, **_read(path, cls))
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """Such a file; a mapping becomes a table at its end."""
+    # Plain values are written alike in JSON and TOML.
+    lines = [f"{k} = {json.dumps(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
+    for name, table in values.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _check_trust(model: str, where: Path) -> None:

@@ -175,7 +175,7 @@ class Site:
 
     def _refuse_twice(self, terms: Terms, journal: Journal) -> None:
         contents = {content for _, content in terms.agreement.queries}
-        for other in sessions(self._sessions):
+        for other in sessions(self.settings.sessions):
             agreed = other.agreed
             if other.folder == journal.folder or agreed is None:
                 continue
@@ -284,15 +284,11 @@ class Site:
         "finish": _finish,
     }
 
-    @property
-    def _sessions(self) -> Path:
-        return self.settings.folder / "sessions"
-
     def _journal(self, message: Message) -> Journal:
         session = str(message.head["session"])
         if not _SESSION.fullmatch(session):
             raise FederationError("a session is named by 32 hexadecimal digits")
-        return Journal(self._sessions / session)
+        return Journal(self.settings.sessions / session)
 
     def _session(self, message: Message) -> tuple[Asked, Journal]:
         """What was agreed to; a process that was started anew reads it from the journal."""

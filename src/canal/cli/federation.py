@@ -1,0 +1,269 @@
+"""`canal federation`: hospitals on hosts of their own, from startup kits to a release."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from canal.cli import plan_options as options
+from canal.cli.card import print_guarantee, print_json, summary
+
+federation_app = typer.Typer(
+    no_args_is_help=True, help="A release across hospitals that do not trust one another."
+)
+_Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+_Kit = Annotated[Path, typer.Option(help="The admin's kit, as `provision` made it.")]
+_Trust = Annotated[
+    Literal["secure-sum", "trusted"],
+    typer.Option(help="secure-sum: noise in shares, only the sum is seen. trusted: it is added."),
+]
+_Colluding = Annotated[
+    int, typer.Option(help="t: sites that may tell their shares; of a secure sum.")
+]
+
+
+@federation_app.command()
+def provision(
+    *,
+    out: Annotated[Path, typer.Argument(help="A new folder, for the kits.")],
+    server: Annotated[str, typer.Option(help="Host name that all sites reach the server by.")],
+    site: Annotated[list[str], typer.Option(help="Name of a site; once for each.")],
+    admin: Annotated[str, typer.Option(help="E-mail address of whoever submits.")],
+    port: Annotated[int, typer.Option(help="The server's one port; sites open none.")] = 8002,
+    as_json: _Json = False,
+) -> None:
+    """Make a startup kit for every party, and the fingerprints to compare."""
+    from canal.federation.provision import provision as make
+    from canal.federation.provision import spoken
+
+    kits = make(out, server, site, admin, port)
+    if as_json:
+        places = {"server": kits.server, "admin": kits.admin} | dict(kits.sites)
+        print_json(
+            {
+                "kits": {name: str(path) for name, path in places.items()},
+                "roster": dict(kits.roster),
+                "expires": kits.expires,
+            }
+        )
+        return
+    typer.echo(f"One kit for each party in {kits.folder / 'kits'}; each goes to its owner alone.")
+    typer.echo("Fingerprints of the sites, to be compared by phone with those in each kit:\n")
+    for name, digits in kits.roster.items():
+        typer.echo(f"  {name}\n    {spoken(digits)}")
+    typer.echo(
+        f"\nCertificates end on {kits.expires[:10]}. Keep {kits.folder / 'authority'} away from "
+        "everyone, or destroy it: whoever has it can pass for any party.\n"
+        "Each site fills in canal/site.toml, gives its ledger a budget, and runs ./start."
+    )
+
+
+@federation_app.command()
+def identity(
+    folder: Annotated[Path, typer.Argument(help="The site's own folder, with its site.toml.")],
+    as_json: _Json = False,
+) -> None:
+    """Show a site's fingerprint; make an identity where site.toml names none that is there.
+
+    The kit's certificate serves, but whoever provisioned could pass for the site. One that is made
+    here is known to nobody: leave `certificate` and `key` out of site.toml, and have every other
+    site put its fingerprint into its roster.json.
+    """
+    from canal.federation.identity import CERTIFICATE, Identity
+    from canal.federation.provision import spoken
+    from canal.federation.settings import SiteSettings
+
+    site = SiteSettings.read(folder)
+    if site.certificate == CERTIFICATE:
+        Identity.create(folder, site.name)
+    found = Identity.load(site.path(site.certificate), site.path(site.key)).fingerprint
+    if as_json:
+        print_json({"site": site.name, "fingerprint": found})
+    else:
+        typer.echo(f"{site.name}\n  {spoken(found)}")
+
+
+@federation_app.command()
+def simulate(
+    *,
+    teacher: Annotated[list[Path], typer.Option(help="A teacher's folder; once for each site.")],
+    queries: Annotated[Path, typer.Option(help="The folder of the recipient's images.")],
+    init: Annotated[Path, typer.Option(help="Folder of the shared initialisation.")],
+    out: Annotated[Path, typer.Option(help="Where to publish; a stopped run goes on there.")],
+    split: Annotated[Path | None, typer.Option(help="A split; without it, all cases.")] = None,
+    part: Annotated[str, typer.Option(help="Part of the split to ask about.")] = "recipient",
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the rehearsal; OUT.rehearsal if not given.")
+    ] = None,
+    trust: _Trust = "secure-sum",
+    colluding: _Colluding = 1,
+    epsilon: options.Epsilon = 8,
+    delta: options.Delta = 1e-5,
+    preset: options.Preset = "honest",
+    released: options.Released = None,
+    unit: options.ChosenUnit = None,
+    seed: Annotated[int, typer.Option(help="Of the noise; a rehearsal protects nobody.")] = 0,
+    as_json: _Json = False,
+) -> None:
+    """Rehearse a federation on this machine, one process a site, in FLARE's simulator."""
+    import shutil
+
+    from canal.federation.job import simulate as run
+    from canal.federation.rehearsal import prepare
+    from canal.release.store import Release
+
+    choices = {"epsilon": epsilon, "delta": delta, "released": released, "unit": unit}
+    order = {
+        "queries": str(queries.resolve()),
+        "init": str(init.resolve()),
+        "out": str(out.resolve()),
+        "split": "" if split is None else str(split.resolve()),
+        "part": part,
+        "trust": trust,
+        "colluding": colluding,
+        "preset": preset,
+        "train": False,
+        "seed": seed,
+        "plan": {name: value for name, value in choices.items() if value is not None},
+    }
+    place = out.with_name(f"{out.name}.rehearsal") if work is None else work
+    made = prepare(place.resolve(), teacher, order)
+    # FLARE's own folder; what the sites remember is in theirs.
+    shutil.rmtree(place / "flare", ignore_errors=True)
+    _watch(out, lambda: run(place / "flare", made.sites, made.order))
+    _print(Release.open(out), as_json=as_json)
+
+
+@federation_app.command()
+def submit(
+    order: Annotated[Path, typer.Argument(help="The order, order.toml, on the server's host.")],
+    *,
+    kit: _Kit,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it is over.")] = False,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for one answer.")] = 600.0,
+    as_json: _Json = False,
+) -> None:
+    """Send an order to a federation that is up. Submitted again, a stopped one goes on."""
+    from canal.errors import FederationError
+    from canal.federation.job import submit as send
+    from canal.federation.job import wait as until_over
+    from canal.federation.settings import Order
+    from canal.release.store import Release
+
+    asked = Order.read(order)
+    out = asked.path(asked.out)
+    job = send(kit, str(order.resolve()), seconds=patience)
+    if not wait:
+        if as_json:
+            print_json({"job": job})
+        else:
+            typer.echo(f"{job}\n`canal federation status --kit {kit} {job}` says how it stands.")
+        return
+    found = _watch(out, lambda: until_over(kit, job))
+    if not found.complete:
+        raise FederationError(
+            f"the order was not carried out ({found.state}): {found.reason or 'no reason given'}; "
+            "submit it again and it goes on, nobody pays twice"
+        )
+    _print(Release.open(out), as_json=as_json)
+
+
+@federation_app.command()
+def status(
+    job: Annotated[str, typer.Argument(help="A job; without it, who is connected.")] = "",
+    *,
+    kit: Annotated[Path | None, typer.Option(help="The admin's kit.")] = None,
+    site: Annotated[
+        Path | None, typer.Option(help="A site's own folder: what it took part in, and paid.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Say who is connected, how a job stands, or what a site took part in."""
+    from dataclasses import asdict
+
+    from canal.errors import FederationError
+
+    if site is not None:
+        _site_status(site, as_json=as_json)
+        return
+    if kit is None:
+        raise FederationError("say whose: --kit for the admin's, or --site for a site's own folder")
+    from canal.federation.job import connected
+    from canal.federation.job import status as ask
+
+    if not job:
+        sites = connected(kit)
+        if as_json:
+            print_json({"connected": list(sites)})
+        else:
+            typer.echo(f"connected: {', '.join(sites) or 'nobody'}")
+        return
+    found = ask(kit, job)
+    if as_json:
+        print_json(asdict(found))
+        return
+    came_of = "done" if found.complete else found.reason
+    typer.echo(f"{found.state}{f': {came_of}' if came_of else ''}")
+    typer.echo(f"connected: {', '.join(found.sites) or 'nobody'}")
+
+
+def _site_status(folder: Path, *, as_json: bool) -> None:
+    from canal.federation.history import history
+
+    told = history(folder)
+    if as_json:
+        print_json(told)
+        return
+    for entry in told["sessions"]:
+        typer.echo(
+            f"{entry['session'][:12]}  {entry['state']:<9} {entry['queries']:>6} queries  "
+            f"{entry['trust']}, epsilon {entry['epsilon']:g} ({entry['unit']})"
+        )
+    if not told["sessions"]:
+        typer.echo("This site took part in nothing yet.")
+    for balance in told["ledger"]:
+        typer.echo(
+            f"{balance['cohort']}: epsilon {balance['spent']:.3g} of {balance['budget']:g} spent "
+            f"({balance['unit']})"
+        )
+
+
+def _watch(out: Path, work: Callable[[], Any]) -> Any:
+    """Do something long, with a bar over what the aggregator notes of it, if it is on this host."""
+    from canal.cli.progress import counting
+    from canal.federation.aggregate import how_far
+
+    result: list[Any] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    seen = 0
+    with counting("releasing", None) as progress:
+        thread.start()
+        while thread.is_alive():
+            thread.join(timeout=0.5)
+            done, _ = how_far(out)
+            progress(max(0, done - seen))
+            seen = max(seen, done)
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def _print(release: Any, *, as_json: bool) -> None:
+    if as_json:
+        print_json(summary(release))
+        return
+    print_guarantee(release)
+    fate = "is to be handed out" if release.private else "protects nobody"
+    typer.echo(f"{release.path} {fate}; `canal release show {release.path}` says all.")

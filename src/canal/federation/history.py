@@ -1,0 +1,46 @@
+"""What a site took part in, and what it paid: for the people of that site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from canal.federation.journal import sessions
+from canal.federation.settings import SiteSettings
+from canal.privacy.ledger import Ledger, balances
+
+
+def history(folder: Path) -> dict[str, Any]:
+    """Every session of a site's folder, and the balances of its ledger, as plain values."""
+    settings = SiteSettings.read(folder)
+    told = []
+    for journal in sessions(settings.sessions):
+        agreed = journal.agreed
+        if agreed is None:
+            continue
+        plan = agreed["agreement"]["plan"]
+        told.append(
+            {
+                "session": agreed["session"],
+                "state": "under way" if journal.finished is None else "finished",
+                "manifest": journal.finished,
+                "queries": len(agreed["agreement"]["queries"]),
+                "sites": agreed["agreement"]["cohorts"],
+                "trust": plan["trust"],
+                "colluding": plan["colluding"],
+                "epsilon": plan["epsilon"],
+                "unit": plan["unit"],
+            }
+        )
+    path = settings.path(settings.ledger)
+    kept = balances(Ledger(path, must_exist=True).rows()) if path.is_file() else []
+    ledger = [
+        {
+            "cohort": balance.cohort,
+            "unit": balance.unit,
+            "budget": balance.epsilon_budget,
+            "spent": balance.epsilon_spent,
+        }
+        for balance in kept
+    ]
+    return {"name": settings.name, "sessions": told, "ledger": ledger}
