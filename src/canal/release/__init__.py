@@ -9,9 +9,13 @@
 `clipping`        what makes a sensitivity true
 `statistics`      caps and importance, paid for or public
 `mechanism`       the mean of clipped bottlenecks, with noise added once
+`noise`           whose streams noise comes from, and what each is bound to
+`agreement`       all that is public before it is made, and binds everyone
 `charges`         who pays, and how much
 `rows`            from query images to stored integers: sum over teachers, noise once
+`sites`           who hold the teachers, asked for sums: here, or elsewhere
 `workspace`       the private folder in which a release grows
+`options`         what cannot change a guarantee
 `aggregator`      pay, claim, draw, publish
 `shard`           the integers of some queries in a file
 `manifest`        what the folder holds and promises
