@@ -82,6 +82,7 @@ def test_a_killed_site_is_named_and_nothing_is_taken_from_the_others(hosts: Host
     assert "south (gone)" in found.reason
 
 
+@pytest.mark.slow
 def test_a_server_killed_and_started_again_takes_new_orders(hosts: Hosts) -> None:
     lost, out = hosts.order("who", "sleep:10")
     answers(out)
@@ -95,6 +96,7 @@ def test_a_server_killed_and_started_again_takes_new_orders(hosts: Hosts) -> Non
     assert (found.state, found.is_over, found.complete) == ("LOST", True, False)
 
 
+@pytest.mark.slow
 def test_a_job_that_brings_code_is_refused(hosts: Hosts, tmp_path: Path) -> None:
     write_job(tmp_path / "job", "order.json", SITES)
     custom = tmp_path / "job" / "app" / "custom"

@@ -94,15 +94,35 @@ def alone(path, checkpoints, folder):
     return create(folder, ensemble, queries, plan, seed=order.seed)
 
 
+@pytest.mark.parametrize("trust", ["secure-sum", pytest.param("trusted", marks=pytest.mark.slow)])
 def test_a_release_over_mtls_is_byte_for_byte_that_of_one_process(
-    hosts, give, checkpoints, tmp_path
+    hosts, give, checkpoints, tmp_path, trust
 ):
-    for trust in ("trusted", "secure-sum"):
-        path = give(trust, trust=trust, seed=4, preset="paper")
-        found = carry_out(hosts, path)
-        assert (found.complete, found.reason) == (True, "")
-        made = alone(path, checkpoints, tmp_path / f"alone-{trust}")
-        assert files(tmp_path / trust) == files(made.path)
+    path = give(trust, trust=trust, seed=4, preset="paper")
+    found = carry_out(hosts, path)
+    assert (found.complete, found.reason) == (True, "")
+    made = alone(path, checkpoints, tmp_path / "alone")
+    assert files(tmp_path / trust) == files(made.path)
+
+
+def kill_a_site(hosts, job):
+    """The process of a job at one site, without mercy; if it is there yet, or still."""
+    for pid in processes(hosts.kits.sites["south"]):
+        if job in command_of(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def check_paid_once(hosts, before, folder):
+    made = Release.open(folder)
+    assert made.private
+    session = folder.with_name(folder.name + ".private") / "session"
+    for site in SITES:
+        assert len(charges(hosts, site)) == before[site] + 1
+        ledger = Ledger(hosts.folder / "sites" / site / "ledger.sqlite")
+        assert all(check.passed for check in verify(made.path, ledger))
+        home = hosts.folder / "sites" / site / "sessions" / session.read_text()
+        assert (home / "finished").read_text() == made.manifest.digest
+        assert not (home / "secret").exists()
 
 
 def test_killed_while_it_runs_it_comes_to_its_end_and_nobody_pays_twice(hosts, give, tmp_path):
@@ -114,28 +134,59 @@ def test_killed_while_it_runs_it_comes_to_its_end_and_nobody_pays_twice(hosts, g
     until(session.is_file, 60)
     victim = hosts.folder / "sites" / "south" / "sessions" / session.read_text()
     until((victim / "agreement.json").is_file, 60)
-    (running_job,) = [pid for pid in processes(hosts.kits.sites["south"]) if job in command_of(pid)]
-    os.kill(running_job, signal.SIGKILL)
+    kill_a_site(hosts, job)
     found = wait(hosts.kits.admin, job, seconds=120, every=0.5)
-    done = Path(tmp_path / "killed" / "manifest.json").is_file()
     assert found.is_over
-    assert done or "south" in found.reason
-    job = submit(hosts.kits.admin, str(path), seconds=60)
+    assert found.complete or "south" in found.reason
+    submit(hosts.kits.admin, str(path), seconds=60)
     time.sleep(1)
     hosts.kill("server")
     hosts.start("server")
     hosts.wait_for(*SITES)
     found = carry_out(hosts, path)
     assert (found.complete, found.reason) == (True, "")
-    made = Release.open(tmp_path / "killed")
-    assert made.private
-    for site in SITES:
-        assert len(charges(hosts, site)) == before[site] + 1
-        ledger = Ledger(hosts.folder / "sites" / site / "ledger.sqlite")
-        assert all(check.passed for check in verify(made.path, ledger))
-        home = hosts.folder / "sites" / site / "sessions" / session.read_text()
-        assert (home / "finished").read_text() == made.manifest.digest
-        assert not (home / "secret").exists()
+    check_paid_once(hosts, before, tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["site", "server"])
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.5, 1.0])
+def test_killed_at_any_time(hosts, give, tmp_path, who, delay):
+    """From the first word of a session on: before, while and after a site has sent its part."""
+    before = {site: len(charges(hosts, site)) for site in SITES}
+    path = give("killed", plan={"epsilon": 1.0, "released": 12})
+    job = submit(hosts.kits.admin, str(path), seconds=60)
+    until((tmp_path / "killed.private" / "session").is_file, 60)
+    time.sleep(delay)
+    if who == "site":
+        kill_a_site(hosts, job)
+        wait(hosts.kits.admin, job, seconds=120, every=0.5)
+    else:
+        hosts.kill("server")
+        hosts.start("server")
+        hosts.wait_for(*SITES)
+    assert all(len(charges(hosts, site)) <= before[site] + 1 for site in SITES)
+    found = carry_out(hosts, path)
+    assert (found.complete, found.reason) == (True, "")
+    check_paid_once(hosts, before, tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_a_site_that_hangs_is_named_and_the_release_goes_on_later(hosts, give, tmp_path):
+    before = {site: len(charges(hosts, site)) for site in SITES}
+    path = give("hung", plan={"epsilon": 1.0, "released": 12})
+    job = submit(hosts.kits.admin, str(path), seconds=8)
+    until((tmp_path / "hung.private" / "session").is_file, 60)
+    hung = [pid for pid in processes(hosts.kits.sites["west"]) if job in command_of(pid)]
+    for pid in hung:
+        os.kill(pid, signal.SIGSTOP)
+    found = wait(hosts.kits.admin, job, seconds=120, every=0.5)
+    for pid in hung:
+        os.kill(pid, signal.SIGKILL)
+    assert found.complete or "west" in found.reason
+    found = carry_out(hosts, path)
+    assert (found.complete, found.reason) == (True, "")
+    check_paid_once(hosts, before, tmp_path / "hung")
 
 
 def command_of(pid):
