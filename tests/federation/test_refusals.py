@@ -89,13 +89,56 @@ def test_a_mechanism_with_less_noise_than_the_plan_has(hospitals, make_order):
     refused(hospitals, make_order(), "publish", less, "derived other noise")
 
 
-def test_statistics_of_less_noise(hospitals, make_order):
-    """They would be believed more than they deserve; the mechanism follows from them."""
+def consistent(change):
+    """A liar who works out the mechanism that follows from the lie."""
 
-    def less(head, arrays):
-        head["statistics"]["caps"]["sigma"] *= 0.5
+    def lie(head, arrays):
+        from canal.release.mechanism import Mechanism
+        from canal.release.statistics import Statistics
 
-    refused(hospitals, make_order(**PAPER), "publish", less, "derived other noise")
+        change(head["statistics"])
+        plan = lie.plan
+        told = Statistics.from_json(head["statistics"])
+        made = Mechanism.of(plan.calibrate(told.weights(plan)), told)
+        head["mechanism"] = made.to_json()
+
+    return lie
+
+
+@pytest.mark.parametrize(
+    ("preset", "change"),
+    [
+        ("honest", lambda made: made["caps"].update(values=[-1e-6] * 128)),
+        ("honest", lambda made: made["caps"].update(values=[1e-6] * 127 + [-1e-6])),
+        ("honest", lambda made: made["importance"].update(values=[-1.0] + [1.0] * 127)),
+        ("honest", lambda made: made["caps"].update(source="private", sigma=0.0)),
+        ("honest", lambda made: made["caps"].update(sigma=1e-3)),
+        ("paper", lambda made: made["caps"].update(sigma=0.5 * made["caps"]["sigma"])),
+        ("paper", lambda made: made["importance"].update(sigma=0.0)),
+        ("paper", lambda made: made["caps"].update(source="public", sigma=0.0)),
+    ],
+)
+def test_statistics_that_nobody_published(hospitals, make_order, change, preset, monkeypatch):
+    """A negative cap would not clip; another sigma would be another estimate, or none."""
+    from canal.federation import aggregate
+
+    lie = consistent(change)
+    real = aggregate.make_plan
+
+    def noted(*arguments):
+        lie.plan = real(*arguments)
+        return lie.plan
+
+    monkeypatch.setattr(aggregate, "make_plan", noted)
+    order = make_order(**PAPER) if preset == "paper" else make_order()
+    transport = Malicious(hospitals.transport, "publish", lie)
+    with pytest.raises(FederationError, match="nobody published these statistics"):
+        run(order, transport)
+    assert not any(
+        Message.from_bytes(a).head.get("kind") == "features"
+        for answers in transport.heard
+        for a in answers.values()
+    )
 
 
 def test_a_plan_that_costs_more_than_its_epsilon_says(hospitals, make_order):
@@ -340,7 +383,7 @@ class TestOrder:
 
         with pytest.raises(FederationError):
             run(make_order(**PAPER), Malicious(hospitals.transport, "queries", lose))
-        name = session(make_order().path(make_order().out))
+        name = session(make_order(**PAPER))
         with pytest.raises(FederationError, match="did not come yet"):
             self.ask(hospitals, kind="statistics", session=name)
 
@@ -362,7 +405,7 @@ class TestOrder:
         def exchange(head, arrays):
             head["manifest"] = manifest
 
-        refused(hospitals, make_order(), "finish", exchange, "another charge than was made here")
+        refused(hospitals, make_order(), "finish", exchange, "another statistics|another charge")
 
 
 class TestMessages:
@@ -398,15 +441,196 @@ class TestMessages:
     def test_what_fails_inside_says_no_more(self, hospitals, make_order, monkeypatch):
         """An error while private data are read may tell of them; the site's log has it."""
 
-        def fail(self, images):
-            raise ValueError("patient Smith")
+        site = Site.open(hospitals.home("south"))
+        real = site.teacher.tap.features
 
-        def broken(home):
-            site = Site.open(home)
-            site.teacher.tap.features = lambda images: fail(site, images)
-            return site
+        def fail(images):
+            if images.any():  # not the blank one that only asks for a shape
+                raise ValueError("patient Smith")
+            return real(images)
 
-        hospitals.sites["south"] = broken(hospitals.home("south"))
+        site.teacher.tap.features = fail
+        hospitals.sites["south"] = site
         with pytest.raises(FederationError, match=r"south refuses: features \d could not") as told:
             run(make_order(), hospitals.transport)
         assert "Smith" not in str(told.value)
+
+    def test_files_of_a_site_are_not_named(self, hospitals, make_order):
+        weights = hospitals.home("north") / "teacher" / "weights.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+        with pytest.raises(FederationError, match="north refuses: it failed") as told:
+            run(make_order(), hospitals.transport)
+        assert str(hospitals.folder) not in str(told.value)
+
+
+class TestPayment:
+    """Nothing leaves a site that was not paid for, and nobody pays for what another refuses."""
+
+    def test_a_site_killed_while_it_pays_has_agreed_to_nothing(
+        self, hospitals, make_order, monkeypatch
+    ):
+        """The aggregator then goes on as if all had agreed."""
+        from canal.federation import payment
+
+        order = make_order()
+        spy = Malicious(hospitals.transport)
+
+        def killed(self, *arguments, **more):
+            raise OSError("killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(payment.Ledger, "reserve", killed)
+            with pytest.raises(FederationError, match="it failed"):
+                run(order, spy)
+        assert unpaid(hospitals)
+        hospitals.start()
+        name = session(order)
+        for kind in ("queries", "publish", "statistics", "features"):
+            with pytest.raises(FederationError, match="agree first"):
+                remote.ask(
+                    hospitals.transport,
+                    Message({"kind": kind, "session": name, "block": 0, "start": 0}),
+                )
+
+    def test_an_agreement_without_a_charge_is_none(self, hospitals, make_order):
+        """Whatever is in the journal: the ledger decides."""
+        order = make_order()
+        spy = Malicious(hospitals.transport)
+        stop = {"publish"}
+
+        def ask(requests, real=spy.ask):
+            if Message.from_bytes(next(iter(requests.values()))).head["kind"] in stop:
+                raise FederationError("stopped")
+            return real(requests)
+
+        spy.ask = ask
+        with pytest.raises(FederationError, match="stopped"):
+            run(order, spy)
+        for name in hospitals.names:
+            (hospitals.home(name) / "ledger.sqlite").unlink()
+            hospitals.ledger(name).set_budget(name, "patient", epsilon=20.0, delta=1e-5)
+        hospitals.start()
+        name = session(order)
+        with pytest.raises(FederationError, match="never paid for"):
+            remote.ask(hospitals.transport, Message({"kind": "statistics", "session": name}))
+
+    def test_a_charge_is_not_made_twice_after_a_crash(self, hospitals, make_order, monkeypatch):
+        """Paid, and killed before the agreement is written."""
+        from canal.federation.journal import Journal
+
+        order = make_order()
+
+        def killed(self, terms):
+            raise OSError("killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "agree", killed)
+            with pytest.raises(FederationError, match="it failed"):
+                run(order, hospitals.transport)
+        assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
+        hospitals.start()
+        assert run(order, hospitals.transport).private
+        assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
+
+    def test_nobody_pays_for_what_another_refuses(self, hospitals, make_order):
+        hospitals.ledger("south").set_budget("south", "patient", epsilon=4.0, delta=1e-5)
+        with pytest.raises(FederationError, match="south refuses: the patient budget"):
+            run(make_order(), hospitals.transport)
+        assert unpaid(hospitals)
+        # In the same place, for less.
+        less = make_order(plan={"epsilon": 3.5, "released": 12})
+        assert run(less, hospitals.transport).private
+
+    def test_a_unit_that_asks_for_no_budget_of_patients(self, hospitals, make_order):
+        plan = {"epsilon": 1000.0, "unit": "image"}
+        with pytest.raises(FederationError, match="answer for their patients"):
+            run(make_order(preset="paper", plan=plan), hospitals.transport)
+
+    def test_a_ledger_that_does_not_know_the_sites_patients(self, make_hospitals, make_order):
+        hospitals = make_hospitals()
+        for name in hospitals.names:
+            (hospitals.home(name) / "ledger.sqlite").unlink()
+            book = hospitals.ledger(name)
+            book.set_budget(name, "paper", epsilon=100.0, delta=1e-5, conversion="paper")
+        with pytest.raises(FederationError, match="no patient budget"):
+            run(make_order(preset="paper", plan={"epsilon": 8.0}), hospitals.transport)
+
+    def test_a_site_killed_while_it_finishes_destroys_its_secrets_later(
+        self, hospitals, make_order, monkeypatch
+    ):
+        from canal.privacy.randomness import Secret
+
+        order = make_order()
+
+        def killed(path):
+            raise OSError("killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Secret, "destroy", staticmethod(killed))
+            with pytest.raises(FederationError, match="it failed"):
+                run(order, hospitals.transport)
+        hospitals.start()
+        run(order, hospitals.transport)
+        for name in hospitals.names:
+            kept = {p.name for p in (hospitals.home(name) / "sessions" / session(order)).iterdir()}
+            assert kept == {"agreement.json", "finished", "images.json", "lock", "member.json"}
+
+
+class TestTeachers:
+    """What a site shows of its teacher, and what it takes for one."""
+
+    def test_a_digest_of_the_weights_is_not_shown(self, make_hospitals):
+        """Not even to an aggregator that is trusted with features, before they are paid for."""
+        hospitals = make_hospitals(trust=["trusted"])
+        site = hospitals.sites["north"]
+        for research in (False, True):
+            question = Message(
+                {"kind": "join", "session": "1" * 32, "trust": "trusted", "research": research}
+            )
+            answer = site.answer(question.to_bytes())
+            assert site.teacher.digest.encode() not in answer
+            assert Message.from_bytes(answer).head["claim"][0] == "north"
+
+    def test_a_plan_for_other_features_than_the_teachers(self, hospitals, make_order):
+        grid = set_in("terms", "agreement", "plan", "grid", value=[1])
+        refused(hospitals, make_order(), "consider", grid, "the teacher here has others")
+        assert unpaid(hospitals)
+
+    def test_images_of_another_shape_with_the_same_bytes(self, hospitals, make_order):
+        def reshape(head, arrays):
+            count = len(arrays["images"])
+            for name in ("images", "masks"):
+                arrays[name] = np.asarray(arrays[name]).reshape(count, 1, 16, 64)
+
+        refused(hospitals, make_order(), "queries", reshape, "this site's teacher takes")
+
+    def test_the_same_images_with_other_truths(self, hospitals, make_order, asked, tmp_path):
+        """Features do not depend on truths: it would be a second view."""
+        import shutil
+
+        from PIL import Image
+
+        run(make_order("first"), hospitals.transport)
+        shutil.copytree(asked, tmp_path / "inverted")
+        for path in (tmp_path / "inverted" / "masks").iterdir():
+            Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+        order = make_order("second", queries=str(tmp_path / "inverted"))
+        with pytest.raises(FederationError, match="answered in another session"):
+            run(order, hospitals.transport)
+
+    def test_an_initialisation_is_what_its_name_says(self, hospitals, checkpoints):
+        from canal.federation.aggregate import hand_out
+        from canal.models.checkpoint import describe
+
+        hand_out(checkpoints.init, hospitals.transport)
+        name = describe(checkpoints.init).initialisation
+        kept = hospitals.home("north") / "init" / name / "weights.safetensors"
+        before = kept.read_bytes()
+        head = {"kind": "initialise", "initialisation": name, "description": "{}"}
+        junk = Message(head, {"weights": np.zeros(9, dtype=np.uint8)})
+        remote.ask(hospitals.transport, junk)  # what is there stays
+        assert kept.read_bytes() == before
+        other = Message(head | {"initialisation": "0" * 64}, junk.arrays)
+        with pytest.raises(FederationError, match="it failed"):
+            remote.ask(hospitals.transport, other)
+        assert {p.name for p in kept.parents[1].iterdir()} == {name}

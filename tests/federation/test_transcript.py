@@ -64,7 +64,8 @@ class Transcript:
         for teacher in world.ensemble.teachers:
             home = folder / teacher.cohort
             prints[teacher.cohort] = Identity.create(home, teacher.cohort).fingerprint
-            (home / "site.toml").write_text(f'name = "{teacher.cohort}"\ncolluding = {insists}\n')
+            terms = [f'name = "{teacher.cohort}"', f"colluding = {insists}", "again = true"]
+            (home / "site.toml").write_text("\n".join(terms))
             Ledger(home / "ledger.sqlite").set_budget(
                 teacher.cohort, "patient", epsilon=1600.0, delta=1e-5
             )

@@ -8,7 +8,7 @@ from scipy import stats
 
 from canal.errors import InvalidValueError
 from canal.privacy.precision import BEYOND
-from canal.privacy.shares import LEAST_STD, check_share, gap, share_std
+from canal.privacy.shares import LEAST_STD, check_share, log_gap, share_std
 
 
 def rounded(std, reach=400):
@@ -46,7 +46,7 @@ def smoothed(std, count, fine=4001):
 def test_the_bound_holds_where_the_gap_can_be_seen(count, std):
     """Far below the width that we allow; there double precision would see nothing."""
     seen = np.abs(summed(std, count) - smoothed(std, count)).sum() / 2
-    assert seen <= gap(std, count) + 1e-6  # of the quadrature
+    assert seen <= math.exp(log_gap(std, count)) + 1e-6  # of the quadrature
     if std == 0.5:
         assert seen > 1e-4  # there is something to bound
 
@@ -59,16 +59,19 @@ def test_a_plain_rounded_gaussian_is_something_else():
 
 
 def test_it_vanishes_as_the_lattice_gets_finer():
-    gaps = [gap(std, 3) for std in (4, 5, 6, 8)]
+    gaps = [log_gap(std, 3) for std in (4, 5, 6, 8)]
     assert gaps == sorted(gaps, reverse=True)
-    assert gaps[-1] < 1e-130
-    assert gap(4.0, 1) == 0
+    assert gaps[-1] < math.log(1e-130)
+    assert log_gap(4.0, 1) == -math.inf
 
 
 @pytest.mark.parametrize("sites", [2, 3, 12, 100])
 def test_the_gap_is_paid_for_by_what_the_tail_was_rounded_up_by(sites):
     rounded_up = BEYOND - 2 * stats.norm.sf(12)
-    assert (1 + math.exp(700)) * gap(LEAST_STD, sites) < rounded_up
+    assert 700 + math.log(2) + log_gap(LEAST_STD, sites) < math.log(rounded_up)
+    # Beyond 16 of its own deviations the sampler promises nothing.
+    beyond = 2 * stats.norm.sf(16) * (1 + math.exp(50))
+    assert beyond < rounded_up
 
 
 @pytest.mark.parametrize("sites", [2, 3, 12])
@@ -87,4 +90,4 @@ def test_what_is_refused():
         with pytest.raises(InvalidValueError, match="too narrow"):
             check_share(narrow)
     with pytest.raises(InvalidValueError, match="at least 1"):
-        gap(5.0, 0)
+        log_gap(5.0, 0)

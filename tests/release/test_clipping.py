@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from canal.errors import InvalidValueError
 from canal.privacy import Lattice
 from canal.release.clipping import clip
 
@@ -155,3 +156,19 @@ def test_a_minus_infinity_is_broken_even_where_it_would_be_clamped():
     clipped = clip([[[-math.inf, 1.0]]], [1.0], Lattice(0.5), nonnegative=True)
     assert clipped.broken.all()
     assert not clipped.integers.any()
+
+
+@pytest.mark.parametrize("cap", [-1e-12, -1.0, np.nan])
+def test_a_cap_is_a_length(cap):
+    """With a negative one nothing would be clipped."""
+    with pytest.raises(InvalidValueError, match="cannot be negative"):
+        clip(np.ones((1, 2, 3)), [1.0, cap], Lattice(2.0**-16), nonnegative=True)
+
+
+def test_no_square_can_wrap():
+    """Integers whose squares are beyond 64 bits are outside, not inside by accident."""
+    from canal.release.clipping import _is_longer
+
+    for large in (2**32, 2**33, 2**52, -(2**32)):
+        blocks = np.array([[[large, 0]], [[3, 4]], [[3, 5]]])
+        assert _is_longer(blocks, 5).tolist() == [[True], [False], [True]]

@@ -11,6 +11,7 @@
 `masks`           streams that cancel in the sum of all, and in nothing less
 `journal`         what a site agreed to and said, word for word
 `questions`       what a site is asked: the plan as it derives it, images as they came
+`payment`         the site's own ledger, charged first
 `cohort`          training at a site
 `contribution`    what a site adds to the sums
 `site`            answers an aggregator that it does not trust

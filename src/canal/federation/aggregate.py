@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from canal.files import fsync_folder, replace_file
 from canal.models import checkpoint
 from canal.models.checkpoint import DESCRIPTION, WEIGHTS
 from canal.privacy.units import Participants
+from canal.release.agreement import digest
 from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.workspace import Workspace
@@ -62,14 +63,15 @@ def run(
         wait_for_teachers(start.initialisation, transport, order.wait)
     queries = read_queries(order, start)
     options = Options(progress=progress)
+    seed = None if order.seed < 0 else order.seed
     sites = RemoteSites(
-        transport, session(order.path(order.out)), order.trust, shared, queries, options
+        *(transport, session(order), order.trust, shared, queries, options),
+        research=seed is not None,
     )
     if sites.initialisation != start.initialisation:
         raise FederationError("the sites' teachers started from another initialisation than ours")
     plan = make_plan(order, sites, queries)
     options = sites.options = replace(options, progress=_told(order, passes(plan), progress))
-    seed = None if order.seed < 0 else order.seed
     _log.info("%d sites, %d queries, %s", len(sites.cohorts), len(queries.ids), order.trust)
     return aggregate(order.path(order.out), sites, queries, plan, seed=seed, options=options)
 
@@ -163,12 +165,21 @@ def how_far(out: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def session(out: Path) -> str:
-    """The name of the session that makes this release: the one that is kept, or a new one."""
-    private = Workspace(out).private
-    path = private / "session"
-    if not path.is_file():
-        private.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, secrets.token_hex(16).encode())
-        fsync_folder(private)
-    return path.read_text()
+def session(order: Order) -> str:
+    """The name of the session that carries an order out: the one that is kept, or a new one.
+
+    What was not begun under one order may be ordered otherwise, in the same place; that is another
+    session then.
+    """
+    private = Workspace(order.path(order.out)).private
+    path, about = private / "session", digest(asdict(order) | {"folder": ""}).hex()
+    begun = (private / "claim.json").is_file()
+    if path.is_file():
+        name, _, of = path.read_text().partition(" ")
+        if begun or of == about:
+            return name
+    name = secrets.token_hex(16)
+    private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(path, f"{name} {about}".encode())
+    fsync_folder(private)
+    return name

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 
 from canal.errors import CheckpointError, FederationError
 from canal.federation.settings import SiteSettings
-from canal.files import replace_file
+from canal.files import fsync_folder
 from canal.models import checkpoint
 from canal.models.checkpoint import DESCRIPTION, WEIGHTS
+from canal.models.unet import weights_digest
 
 State = Literal["ready", "training", "failed"]
 _log = logging.getLogger(__name__)
@@ -34,14 +36,22 @@ class Cohort:
         self._failed = False
 
     def receive(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keep an initialisation, if it is one; it is public."""
-        folder = self._init(str(head["initialisation"]))
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / WEIGHTS, np.asarray(arrays["weights"], dtype=np.uint8).tobytes())
-        replace_file(folder / DESCRIPTION, str(head["description"]).encode())
-        _, found = checkpoint.load(folder)
-        if found.initialisation != head["initialisation"]:
-            raise FederationError("this is another initialisation than its name says")
+        """Keep an initialisation, if it is one; it is public. What is there stays as it is."""
+        name = str(head["initialisation"])
+        folder = self._init(name)
+        if folder.is_dir():
+            return
+        folder.parent.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as place:
+            new = Path(place) / "init"
+            new.mkdir()
+            (new / WEIGHTS).write_bytes(np.asarray(arrays["weights"], dtype=np.uint8).tobytes())
+            (new / DESCRIPTION).write_text(str(head["description"]))
+            network, found = checkpoint.load(new)
+            if not found.initialisation == name == weights_digest(network):
+                raise FederationError("this is another initialisation than its name says")
+            new.rename(folder)
+            fsync_folder(folder.parent)
 
     def train(self, initialisation: str) -> State:
         """Have a teacher made of this initialisation; say how far it is, and nothing else."""

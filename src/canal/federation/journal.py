@@ -5,6 +5,7 @@
 `secret`                  of the site's noise, mode 0600; destroyed with them
 `member.json`             the site's entry of the roster, signed
 `agreement.json`          what was agreed to; it stays
+`images.json`             SHA-256 of every image that was answered about; it stays
 `queries/`                the recipient's images, as they came
 `statistics.json`         as they were published
 `answer-KIND-NUMBER`      an answer, with the digest of the request that it belongs to
@@ -101,13 +102,26 @@ class Journal:
         return _read(self._agreement)
 
     def agree(self, terms: dict[str, Any]) -> None:
-        """Write down what was agreed to."""
+        """Write down what was agreed to; it is paid for."""
         self._write(self._agreement, written(terms))
 
-    def disagree(self) -> None:
-        """Take it back: the ledger refused, and nothing was said under it."""
-        self._agreement.unlink(missing_ok=True)
-        fsync_folder(self.folder)
+    def answers(self, kind: str = "*") -> int:
+        """How many answers of a kind were given, and are kept."""
+        return sum(p.suffix != ".part" for p in self.folder.glob(f"answer-{kind}-*"))
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether anything left this site in this session."""
+        return self.finished is not None or self.answers() > 0
+
+    @property
+    def images(self) -> dict[str, str]:
+        """SHA-256 of every image that was asked about, once they all came."""
+        return _read(self.folder / "images.json") or {}
+
+    def note_images(self, images: dict[str, str]) -> None:
+        """Write them down, before the first answer."""
+        self._write(self.folder / "images.json", written(images))
 
     @property
     def published(self) -> dict[str, Any] | None:

@@ -5,7 +5,8 @@ Images are kept on disk, and used only when their contents are those that were a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.data.cache import Arrays
-from canal.errors import FederationError
+from canal.errors import FederationError, ReleaseError
 from canal.federation.journal import Journal
 from canal.federation.message import Message
 from canal.federation.terms import Terms
 from canal.files import fsync_folder, replace_file
 from canal.release.calibration import CalibratedPlan
+from canal.release.manifest import Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.queries import Queries
 from canal.release.statistics import Statistics
+from canal.release.verification import check_statement
 
 
 class Asked:
@@ -31,11 +34,13 @@ class Asked:
     Args:
         terms: that it agreed to.
         journal: of the session.
+        images: shape `(channels, *size)` that the teacher is made for, where that is known.
     """
 
-    def __init__(self, terms: Terms, journal: Journal) -> None:
+    def __init__(self, terms: Terms, journal: Journal, images: tuple[int, ...] = ()) -> None:
         self.terms = terms
-        self.queries = Received(terms, journal)
+        self.journal = journal
+        self.queries = Received(terms, journal, images)
         self._mechanism: tuple[Statistics, Mechanism] | None = None
 
     @property
@@ -52,13 +57,41 @@ class Asked:
         """What follows from the plan and these, derived here and believed from nobody."""
         if self._mechanism is None or self._mechanism[0] != statistics:
             plan = self.terms.agreement.plan
-            for name, source in plan.sources.items():
-                used = statistics.caps if name == "caps" else statistics.importance
-                if used.source != source or len(used.values) != plan.channels:
-                    raise FederationError(f"{name} are not those of the plan")
+            try:
+                statistics.check(self.flat)
+            except ReleaseError as error:
+                raise FederationError(f"nobody published these statistics: {error}") from error
             made = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
             self._mechanism = statistics, made
         return self._mechanism[1]
+
+    def check_published(self, manifest: Manifest) -> None:
+        """Refuse a manifest that is not of what was agreed to and answered here."""
+        agreement = self.terms.agreement
+        try:
+            check_statement(manifest)
+            same = {
+                "plan": manifest.plan == agreement.plan.to_json(),
+                "cohorts": manifest.participants["cohorts"] == list(agreement.cohorts),
+                "initialisation": manifest.participants["initialisation"]
+                == agreement.initialisation,
+                "queries": list(manifest.images) == [name for name, _ in agreement.queries],
+                "statistics": manifest.statistics == self.journal.published,
+                "charge": manifest.ledger is None or manifest.ledger["key"] == self.terms.key,
+                "privacy": manifest.private == agreement.private,
+            }
+        except (ReleaseError, LookupError, TypeError) as error:
+            raise FederationError(f"this manifest does not hold together: {error}") from error
+        other = [what for what, agrees in same.items() if not agrees]
+        if other:
+            raise FederationError(f"the manifest has another {', '.join(other)} than was agreed to")
+        if self.journal.answers("features") < self.blocks:
+            raise FederationError("a release is finished when every query was answered")
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return -(-len(self.terms.agreement.queries) // self.terms.block)
 
     def block(self, number: int) -> tuple[int, int]:
         """Rows of one block: every query is in exactly one."""
@@ -75,10 +108,13 @@ class Received:
     Args:
         terms: that name them.
         journal: in whose folder they are kept.
+        images: shape that all must have, where that is known.
     """
 
-    def __init__(self, terms: Terms, journal: Journal) -> None:
+    def __init__(self, terms: Terms, journal: Journal, images: tuple[int, ...]) -> None:
         self.terms = terms
+        self.journal = journal
+        self.images = images
         self.folder = journal.queries
         self._all: Queries | None = None
 
@@ -96,7 +132,7 @@ class Received:
         named = self.terms.agreement.queries[start : start + self.terms.block]
         if start % self.terms.block or not named:
             raise FederationError(f"no block of queries begins at {start}")
-        found = _queries(named, arrays)
+        found = _queries(named, arrays, self.images)
         for (name, content), here in zip(named, found.contents, strict=True):
             if content != here:
                 raise FederationError(
@@ -116,17 +152,57 @@ class Received:
                 raise FederationError(f"the queries from {min(missing)} on did not come yet")
             parts = [Message.from_bytes(path.read_bytes()).arrays for path in self._files]
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in _PARTS}
-            found = _queries(self.terms.agreement.queries, arrays)
+            found = _queries(self.terms.agreement.queries, arrays, self.images)
             if found.contents != tuple(content for _, content in self.terms.agreement.queries):
                 raise FederationError("queries were changed on this site's disk")
             self._all = found
         return self._all
 
+    def refuse_repeated(self, others: Sequence[Journal], *, received: bool = False) -> None:
+        """Refuse a second view of an image: in this session, or after another that answered.
+
+        Args:
+            others: all sessions of the site.
+            received: look at the images themselves; before they came, at their contents with truth.
+        """
+        mine = self._fingerprints() if received else dict(self.terms.agreement.queries)
+        if len(set(mine.values())) < len(mine):
+            raise FederationError(
+                "an image is there twice under two names; a second view of it is another release, "
+                "which this site does not give"
+            )
+        for other in others:
+            if other.folder == self.journal.folder or not other.has_answered:
+                continue
+            agreed = other.agreed or {"agreement": {"queries": {}}}
+            theirs = other.images if received else agreed["agreement"]["queries"]
+            before = set(mine.values()) & set(theirs.values())
+            if before:
+                raise FederationError(
+                    f"{len(before)} of these queries were answered in another session; a second "
+                    "view of a query is another release, which this site does not give"
+                )
+
+    def note(self) -> None:
+        """Write down which images are about to be answered about."""
+        self.journal.note_images(self._fingerprints())
+
+    def _fingerprints(self) -> dict[str, str]:
+        """Of the images alone: features do not depend on their truths."""
+        queries = self.all()
+        images = queries.arrays.images
+        return {
+            name: hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()
+            for name, image in zip(queries.ids, images, strict=True)
+        }
+
 
 _PARTS = ("images", "masks", "labelled")
 
 
-def _queries(named: tuple[tuple[str, str], ...], arrays: Mapping[str, NDArray[Any]]) -> Queries:
+def _queries(
+    named: tuple[tuple[str, str], ...], arrays: Mapping[str, NDArray[Any]], shape: tuple[int, ...]
+) -> Queries:
     """Images with the names that were agreed on; their contents are computed here."""
     try:
         images, masks, labelled = (np.asarray(arrays[name]) for name in _PARTS)
@@ -135,6 +211,11 @@ def _queries(named: tuple[tuple[str, str], ...], arrays: Mapping[str, NDArray[An
     fits = images.dtype == masks.dtype == np.uint8 and images.ndim in (4, 5)
     if not fits or not len(images) == len(masks) == len(labelled) == len(named):
         raise FederationError(f"a block of queries has shape {images.shape} for {len(named)} names")
+    wanted = shape or images.shape[1:]
+    if images.shape[1:] != wanted or masks.shape[1:] != (1, *wanted[1:]):
+        raise FederationError(
+            f"queries have shape {images.shape[1:]}, and this site's teacher takes {wanted}"
+        )
     ids = tuple(name for name, _ in named)
     unlabelled = frozenset(name for name, known in zip(ids, labelled, strict=True) if not known)
     return Queries.of(Arrays(ids, images, masks, "received", unlabelled))

@@ -15,7 +15,7 @@ from typing import Any
 
 from canal.errors import FederationError
 from canal.federation.identity import Identity
-from canal.federation.settings import SITE, written
+from canal.federation.settings import SITE, to_toml
 from canal.models import checkpoint
 
 ORDER = "order.toml"
@@ -59,8 +59,8 @@ def prepare(folder: Path, teachers: Sequence[Path], order: Mapping[str, Any]) ->
             "research": True,
             "again": True,
         }
-        (home / SITE).write_text(written(terms))
+        (home / SITE).write_text(to_toml(terms))
         (home / "roster.json").write_text(json.dumps(prints, indent=1) + "\n")
     path = folder / ORDER
-    path.write_text(written(order))
+    path.write_text(to_toml(order))
     return Rehearsal(sites, path)

@@ -47,6 +47,7 @@ class RemoteSites:
         shared: the initialisation that all teachers started from.
         queries: the recipient's images.
         options: what cannot change a guarantee.
+        research: noise is seeded, and protects nobody.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class RemoteSites:
         shared: Tap,
         queries: Queries,
         options: Options,
+        *,
+        research: bool = False,
     ) -> None:
         self.transport = transport
         self.session = session
@@ -64,7 +67,7 @@ class RemoteSites:
         self.shared: Tap | None = shared
         self.queries = queries
         self.options = options
-        self._members = self._ask("join", trust=trust)
+        self._members = self._ask("join", trust=trust, research=research)
         self._agreement: Agreement | None = None
 
     @property
@@ -116,6 +119,8 @@ class RemoteSites:
             BLOCK,
         )
         stated = agreement.plan.calibrate().to_json()
+        # First whether all would: nobody pays for a release that another refuses.
+        self._ask("consider", terms=terms.to_json(), stated=stated)
         agreed = self._ask("agree", terms=terms.to_json(), stated=stated)
         arrays = self.queries.arrays
         for start in range(0, len(arrays.ids), BLOCK):

@@ -142,7 +142,7 @@ class Order:
         return cls(folder=path.resolve().parent, **_read(path, cls))
 
 
-def written(values: Mapping[str, Any]) -> str:
+def to_toml(values: Mapping[str, Any]) -> str:
     """Such a file; a mapping becomes a table at its end."""
     # Plain values are written alike in JSON and TOML.
     lines = [f"{k} = {json.dumps(v)}" for k, v in values.items() if not isinstance(v, Mapping)]

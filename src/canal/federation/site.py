@@ -17,28 +17,30 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from canal.errors import CanalError, FederationError
+from canal.errors import FederationError
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution
 from canal.federation.identity import Identity, read_roster
 from canal.federation.journal import Journal, sessions
 from canal.federation.message import Message
+from canal.federation.payment import Payment
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
 from canal.federation.terms import Terms, member
-from canal.privacy.ledger import Ledger
-from canal.release.charges import charges
+from canal.release.agreement import Agreement, digest
 from canal.release.ensemble import Ensemble, Teacher, load_ensemble
 from canal.release.manifest import Manifest
 from canal.release.statistics import Statistics
-from canal.release.verification import check_statement, same
+from canal.release.verification import same
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
+# Sessions that were begun and never agreed to; each has a folder.
+_MOST_OPEN = 100
 _log = logging.getLogger(__name__)
 
 
@@ -94,9 +96,10 @@ class Site:
                 if kind not in self._answers:
                     raise FederationError(f"a site is not asked for {kind!r}")
                 return self._answers[kind](self, message, request)
-        except CanalError as error:
+        except FederationError as error:
             _log.warning("refused: %s", error)
             return Message({"ok": False, "error": str(error)}).to_bytes()
+        # Other errors name files of this host, or what is in them.
         except Exception:
             _log.exception("failed")
             return Message({"ok": False, "error": "it failed; its own log says why"}).to_bytes()
@@ -111,107 +114,106 @@ class Site:
     def _join(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open():
-            known = self._introduction(message, journal)
+            # Once: some signatures are random, and terms hold them.
+            if journal.member is None:
+                self._refuse_crowds()
+                journal.introduce(self._introduction(message.head, journal))
+            known = journal.member or {}
+            if known["trust"] != message.head["trust"]:
+                raise FederationError("this session was begun under another model of trust")
         return _yes(**known)
 
-    def _introduction(self, message: Message, journal: Journal) -> dict[str, Any]:
-        """What this site shows of itself: a signed key; its teacher's digest only if trusted."""
-        if message.head["trust"] not in self.settings.trust:
+    def _introduction(self, head: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
+        """What this site shows of itself: what all must have in common, and a signed key."""
+        if head["trust"] not in self.settings.trust:
             raise FederationError(
                 f"this site takes part in {' or '.join(self.settings.trust)}, not in "
-                f"{message.head['trust']!r}"
+                f"{head['trust']!r}"
             )
-        ensemble = self._ensemble
         shown = {
-            "initialisation": ensemble.initialisation,
-            "trained_initialisation": ensemble.trained_initialisation,
+            "trust": head["trust"],
+            "initialisation": self._ensemble.initialisation,
+            "trained_initialisation": self._ensemble.trained_initialisation,
             "layer": self.teacher.tap.layer,
-            "finished": journal.finished,
+            **member(
+                self.settings.name, str(head["session"]), journal.keys().public, self.identity
+            ),
         }
-        if message.head["trust"] == "trusted":
-            shown["claim"] = ensemble.claims[0]
-        if journal.finished is None:
-            # Signed once: some signatures are random, and terms hold them.
-            if journal.member is None:
-                public, session = journal.keys().public, str(message.head["session"])
-                journal.introduce(member(self.settings.name, session, public, self.identity))
-            shown |= journal.member or {}
+        if head["trust"] == "trusted":
+            shown["claim"] = self._shown_claim(journal, research=bool(head.get("research")))
         return shown
+
+    def _shown_claim(self, journal: Journal, *, research: bool) -> list[str]:
+        """What tells one teacher from another, and nothing of it without this site's secret."""
+        claim = self._ensemble.claims[0]
+        if research and self.settings.research:
+            return claim
+        return [self.settings.name, journal.secret().key(b"claim", digest(claim)).hex()]
+
+    def _refuse_crowds(self) -> None:
+        unused = [each for each in sessions(self.settings.sessions) if each.agreed is None]
+        if len(unused) > _MOST_OPEN:
+            raise FederationError(
+                f"{len(unused)} sessions were begun here and came to nothing; the site removes "
+                "those before it begins another"
+            )
+
+    def _consider(self, message: Message, _: bytes) -> bytes:
+        """Say whether this site would agree; nothing is charged or written."""
+        journal = self._journal(message)
+        with journal.open():
+            Payment(self.settings, self._check(message.head, journal)).check()
+        return _yes()
 
     def _agree(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open():
-            terms = Terms.from_json(message.head["terms"])
-            asked = self._check(terms, journal)
-            if not same(message.head["stated"], asked.flat.to_json()):
-                raise FederationError(
-                    "the noise that is stated is not what the plan's epsilon needs; this site "
-                    "derived other numbers"
-                )
-            self._pay(terms, asked, journal)
-            self._asked[terms.session] = asked
+            asked = self._check(message.head, journal)
+            Payment(self.settings, asked).make()
+            journal.agree(asked.terms.to_json())
+            self._asked[asked.terms.session] = asked
             return _yes(there=asked.queries.there)
 
-    def _check(self, terms: Terms, journal: Journal) -> Asked:
+    def _check(self, head: Mapping[str, Any], journal: Journal) -> Asked:
         """Refuse terms that are not this site's, or not those that it agreed to before."""
+        terms = Terms.from_json(head["terms"])
         agreed = journal.agreed
         if agreed is not None and agreed != terms.to_json():
             raise FederationError("other terms were agreed to in this session; begin a new one")
         if journal.finished is not None:
             raise FederationError("this release is finished here; a new one needs a new session")
+        if terms.session != head["session"]:
+            raise FederationError("these terms are of another session")
         terms.check(self.settings, journal.keys(), self._known)
-        ensemble = self._ensemble
-        agreement = terms.agreement
-        if (agreement.initialisation, agreement.layer) != (
-            ensemble.initialisation,
-            self.teacher.tap.layer,
-        ):
-            raise FederationError("the teacher here has another initialisation, or another layer")
-        if agreement.plan.trained_initialisation < ensemble.trained_initialisation:
-            raise FederationError("the initialisation was trained on images; the plan denies it")
+        self._check_teacher(terms.agreement)
+        asked = Asked(terms, journal, self._ensemble.images)
         if not self.settings.again:
-            self._refuse_twice(terms, journal)
-        return Asked(terms, journal)
+            asked.queries.refuse_repeated(sessions(self.settings.sessions))
+        if not same(head["stated"], asked.flat.to_json()):
+            raise FederationError(
+                "the noise that is stated is not what the plan's epsilon needs; this site derived "
+                "other numbers"
+            )
+        return asked
 
-    def _refuse_twice(self, terms: Terms, journal: Journal) -> None:
-        contents = {content for _, content in terms.agreement.queries}
-        for other in sessions(self.settings.sessions):
-            agreed = other.agreed
-            if other.folder == journal.folder or agreed is None:
-                continue
-            before = contents & set(agreed["agreement"]["queries"].values())
-            if before:
+    def _check_teacher(self, agreement: Agreement) -> None:
+        ensemble, plan = self._ensemble, agreement.plan
+        here = ensemble.initialisation, self.teacher.tap.layer
+        if (agreement.initialisation, agreement.layer) != here:
+            raise FederationError("the teacher here has another initialisation, or another layer")
+        if plan.trained_initialisation < ensemble.trained_initialisation:
+            raise FederationError("the initialisation was trained on images; the plan denies it")
+        if ensemble.images:
+            channels, *size = ensemble.images
+            if ensemble.shape(channels, size) != (plan.channels, plan.grid):
                 raise FederationError(
-                    f"{len(before)} of these queries were answered in another session; a second "
-                    "view of a query is another release, which this site does not give"
+                    f"the plan is for {plan.channels} channels of {plan.grid}, and the teacher "
+                    "here has others"
                 )
 
     @property
     def _known(self) -> dict[str, str]:
         return read_roster(self.settings.path(self.settings.roster))
-
-    def _pay(self, terms: Terms, asked: Asked, journal: Journal) -> None:
-        """Charge this site's own ledger, once, before anything private is read."""
-        if not terms.agreement.private:
-            journal.agree(terms.to_json())
-            return
-        ledger = Ledger(self.settings.path(self.settings.ledger), must_exist=True)
-        note = f"session {terms.session}"
-        new = journal.agreed is None
-        earlier = [row for row in ledger.rows() if row.key == terms.key]
-        if earlier and (new or any(row.note != note for row in earlier)):
-            raise FederationError("this key was charged before; a new release needs a new one")
-        due = charges(asked.flat, terms.agreement.cohorts)
-        mine = [charge for charge in due if charge.cohort == self.settings.name]
-        journal.agree(terms.to_json())
-        try:
-            ledger.reserve(terms.key, mine, note=note)
-            if any(row.key == terms.key and row.note != note for row in ledger.rows()):
-                raise FederationError("this key was charged in another session at the same time")
-        except CanalError:
-            if new:
-                journal.disagree()
-            raise
 
     def _queries(self, message: Message, _: bytes) -> bytes:
         asked, journal = self._session(message)
@@ -230,8 +232,7 @@ class Site:
             statistics = Statistics.from_json(message.head["statistics"])
             if journal.published not in (None, statistics.to_json()):
                 raise FederationError("other statistics were published in this session")
-            mechanism = asked.mechanism(statistics)
-            if not same(message.head["mechanism"], mechanism.to_json()):
+            if not same(message.head["mechanism"], asked.mechanism(statistics).to_json()):
                 raise FederationError(
                     "the mechanism that is stated does not follow from the plan and the published "
                     "statistics; this site derived other noise"
@@ -246,36 +247,32 @@ class Site:
             return self._contribution(asked, journal).features(int(message.head["block"]), request)
 
     def _contribution(self, asked: Asked, journal: Journal) -> Contribution:
+        if not journal.has_answered:
+            if not self.settings.again:
+                asked.queries.refuse_repeated(sessions(self.settings.sessions), received=True)
+            asked.queries.note()
         return Contribution(asked, journal, self.teacher, self._ensemble.claims[0])
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open():
             manifest = Manifest.from_bytes(str(message.head["manifest"]).encode())
-            if journal.finished is not None:
-                if journal.finished != manifest.digest:
-                    raise FederationError("this release was finished with another manifest")
-                return _yes()
-            agreed = journal.agreed
-            if agreed is None:
-                raise FederationError("nothing was agreed to in this session")
-            terms = Terms.from_json(agreed)
-            check_statement(manifest)
-            if manifest.plan != terms.agreement.plan.to_json():
-                raise FederationError("the manifest is of another plan than was agreed to")
-            if terms.agreement.private:
-                if manifest.ledger is None or manifest.ledger["key"] != terms.key:
-                    raise FederationError("the manifest names another charge than was made here")
-                ledger = Ledger(self.settings.path(self.settings.ledger), must_exist=True)
-                ledger.commit(terms.key, note=manifest.digest)
+            if journal.finished is None:
+                asked = self._load(journal)
+                asked.check_published(manifest)
+                Payment(self.settings, asked).commit(manifest.digest)
+            elif journal.finished != manifest.digest:
+                raise FederationError("this release was finished with another manifest")
+            # Also where it was: whoever was killed in between has not destroyed everything.
             journal.finish(manifest.digest)
-            self._asked.pop(terms.session, None)
+            self._asked.pop(str(message.head["session"]), None)
         return _yes()
 
     _answers: ClassVar[dict[str, Callable[[Site, Message, bytes], bytes]]] = {
         "initialise": _initialise,
         "train": _train,
         "join": _join,
+        "consider": _consider,
         "agree": _agree,
         "queries": _queries,
         "statistics": _statistics,
@@ -292,14 +289,21 @@ class Site:
 
     def _session(self, message: Message) -> tuple[Asked, Journal]:
         """What was agreed to; a process that was started anew reads it from the journal."""
-        journal = self._journal(message)
-        session = str(message.head["session"])
+        journal, session = self._journal(message), str(message.head["session"])
         if session not in self._asked:
-            agreed = journal.agreed
-            if agreed is None or journal.finished is not None:
-                raise FederationError("nothing is agreed to in this session; agree first")
-            self._asked[session] = Asked(Terms.from_json(agreed), journal)
+            if journal.finished is not None:
+                raise FederationError("this release is finished here; agree first, to another")
+            self._asked[session] = self._load(journal)
         return self._asked[session], journal
+
+    def _load(self, journal: Journal) -> Asked:
+        agreed = journal.agreed
+        if agreed is None:
+            raise FederationError("nothing was agreed to in this session; agree first")
+        asked = Asked(Terms.from_json(agreed), journal, self._ensemble.images)
+        if not Payment(self.settings, asked).is_made:
+            raise FederationError("this session was never paid for; agree first")
+        return asked
 
 
 def _yes(**values: Any) -> bytes:

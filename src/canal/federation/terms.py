@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from canal.errors import FederationError
+from canal.errors import FederationError, ReleaseError
 from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
-from canal.release.agreement import SECRET, Agreement
+from canal.release.agreement import SECRET, Agreement, digest
 from canal.release.conditions import check_plan
 from canal.release.plan import Plan
 from canal.release.queries import BATCH
@@ -98,7 +98,14 @@ class Terms:
             known: fingerprints of all sites that were agreed on out of band.
         """
         plan, cohorts = self.agreement.plan, self.agreement.cohorts
-        check_plan(plan, cohorts)
+        try:
+            check_plan(plan, cohorts)
+        except ReleaseError as error:
+            raise FederationError(str(error)) from error
+        if plan.unit == "image":
+            raise FederationError(
+                "sites answer for their patients; take a plan of the unit patient, or the paper's"
+            )
         if plan.allocation == "none":
             raise FederationError("a release without noise protects nobody; this site gives none")
         if self.seed is not None and not settings.research:
@@ -142,7 +149,8 @@ class Terms:
 
 def introduction(name: str, session: str, public: bytes) -> bytes:
     """What a site signs to say that a key is its own, in this session."""
-    return b"\0".join([b"canal federation key", session.encode(), name.encode(), public])
+    # No name begins with a zero, so nothing else that this key signs does.
+    return b"\0canal federation key" + digest([session, name, public.hex()])
 
 
 def member(name: str, session: str, public: bytes, identity: Identity) -> dict[str, str]:

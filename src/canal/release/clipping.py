@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from canal.errors import InvalidValueError
 from canal.privacy.lattice import Lattice
 
 
@@ -56,6 +57,8 @@ def clip(blocks: ArrayLike, caps: ArrayLike, lattice: Lattice, *, nonnegative: b
     >>> clip([[[3.0, 4.0]]], [10.0], Lattice(0.25), nonnegative=False).integers
     array([[[1, 1]]])
     """
+    if not (np.asarray(caps) >= 0).all():
+        raise InvalidValueError("a cap is a length, and cannot be negative")
     given = np.asarray(blocks, dtype=np.float64)
     values = given.reshape(*given.shape[:2], -1)
     # The sum of finite numbers may overflow; the largest of them cannot.
@@ -79,9 +82,15 @@ def clip(blocks: ArrayLike, caps: ArrayLike, lattice: Lattice, *, nonnegative: b
 def _inside(unit: NDArray[np.float64], lattice: Lattice) -> NDArray[np.int64]:
     """Lattice points of blocks whose length is one up to rounding; exactly one at most."""
     integers = lattice.truncate(unit)
-    limit = round(1 / lattice.step) ** 2
+    longest = round(1 / lattice.step)
     shrink = 1 - 2.0**-40
-    while (outside := np.square(integers).sum(axis=2) > limit).any():
+    while (outside := _is_longer(integers, longest)).any():
         integers[outside] = lattice.truncate(unit[outside] * shrink)
         shrink -= 1 - shrink
     return integers
+
+
+def _is_longer(integers: NDArray[np.int64], longest: int) -> NDArray[np.bool_]:
+    """Of each block, whether it is outside of the ball; no square of a large number can wrap."""
+    within = np.clip(integers, -longest - 1, longest + 1)
+    return np.asarray(np.square(within).sum(axis=2) > longest**2)

@@ -150,6 +150,8 @@ class Plan:
                 f"{self.participants.teachers} sites: with all of them against one, no share is "
                 "left that protects it"
             )
+        if self.trust == "secure-sum" and self.participants.teachers < 2:
+            raise InvalidValueError("a sum of one site hides nothing; a secure sum needs two")
         if self.trust == "secure-sum" and self.allocation == "none":
             raise InvalidValueError("a secure sum without noise hides nobody; take an allocation")
 

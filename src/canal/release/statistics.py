@@ -11,6 +11,7 @@ Noisy values may come out negative: what is used is their posterior mean, always
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -80,6 +81,25 @@ class Statistics:
         if plan.weight == "matched":
             return importance * np.square(caps)
         return np.where(caps > 0, importance, 0.0)
+
+    def check(self, calibrated: CalibratedPlan) -> None:
+        """Refuse statistics that a plan could not have published, whoever says so.
+
+        Args:
+            calibrated: the plan; only what it fixes for caps and importance is read.
+        """
+        plan = calibrated.plan
+        for name, source in plan.sources.items():
+            made = self.caps if name == "caps" else self.importance
+            sigma = float(calibrated.sigma(name)[0]) * plan.excess if source == "private" else 0.0
+            values = np.array(made.values)
+            if made.source != source or not math.isclose(made.sigma, sigma, rel_tol=1e-9):
+                raise ReleaseError(f"{name} did not get the noise that the plan asks for")
+            if len(values) != plan.channels:
+                raise ReleaseError(f"{name} has {len(values)} values, not {plan.channels}")
+            # What noise made negative has a positive estimate; without noise nothing is negative.
+            if not np.isfinite(values).all() or (not sigma and (values < 0).any()):
+                raise ReleaseError(f"{name} holds values that no network has")
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

@@ -179,14 +179,7 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
     private = check_noise(plan, noise, sampler)
     statistics = Statistics.from_json(manifest.statistics)
     calibrated = plan.calibrate(statistics.weights(plan))
-    for name, source in plan.sources.items():
-        used = statistics.caps if name == "caps" else statistics.importance
-        sigma = float(calibrated.sigma(name)[0]) * plan.excess
-        paid = sigma if source == "private" else 0.0
-        if used.source != source or not same(used.sigma, paid):
-            raise ReleaseError(f"{name} did not get the noise that the plan asks for")
-        if len(used.values) != plan.channels:
-            raise ReleaseError(f"{name} has {len(used.values)} values, not {plan.channels}")
+    statistics.check(calibrated)
     mechanism = Mechanism.of(calibrated, statistics)
     facts = Facts(
         private=private,
@@ -261,9 +254,10 @@ def _ledger(manifest: Manifest, ledger: Ledger) -> str:
     stated = manifest.ledger or {}
     key, charged = str(stated["key"]), list(stated["charges"])
     due = {(c["cohort"], c["unit"], c["rho"], c["draws"]) for c in charged}
-    # A site's own ledger knows of its own cohort alone.
+    # A site's own ledger knows of its own cohort, and of that alone.
     kept = {row.cohort for row in rows if row.key == key}
-    due = {charge for charge in due if charge[0] in kept} or due
+    if len(kept) == 1:
+        due = {charge for charge in due if charge[0] in kept} or due
     for action in ("reserve", "commit"):
         entries = [row for row in rows if row.action == action and row.key == key]
         made = [(row.cohort, row.unit, row.rho, row.draws) for row in entries]

@@ -1,0 +1,104 @@
+"""Payment: a site's own ledger, charged before anything private is read.
+
+The charge is written first, the agreement after it: whoever finds an agreement finds it paid. The
+row names the terms, which hold the site's key of this session. So a charge is good for one journal
+alone, and the same terms asked for again after a crash are paid for already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from canal.errors import BudgetExceededError, FederationError, LedgerError
+from canal.federation.questions import Asked
+from canal.federation.settings import SiteSettings
+from canal.privacy.ledger import Charge, Ledger, balances
+from canal.release.agreement import digest
+
+
+class Payment:
+    """What one session costs a site.
+
+    Args:
+        settings: of the site.
+        asked: what it is to agree to.
+    """
+
+    def __init__(self, settings: SiteSettings, asked: Asked) -> None:
+        self.settings = settings
+        self.terms = asked.terms
+        self.due = _due(settings.name, asked)
+        self.note = f"terms {digest(asked.terms.to_json()).hex()[:32]}"
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.settings.path(self.settings.ledger), must_exist=True)
+
+    def check(self) -> None:
+        """Refuse what the ledger would refuse, and charge nothing yet."""
+        if not self.due or self.is_made:
+            return
+        known = {(each.cohort, each.unit): each for each in balances(self._ledger.rows())}
+        for charge in self.due:
+            balance = known.get((charge.cohort, charge.unit))
+            if balance is None and charge.needs_budget:
+                raise FederationError(f"this site has no {charge.unit} budget in its ledger")
+            # The draws cost a little more; the ledger itself has the last word.
+            if balance is not None and charge.rho > balance.remaining:
+                raise FederationError(_refusal(charge.unit))
+
+    @property
+    def is_made(self) -> bool:
+        """Whether this very session was charged.
+
+        Raises:
+            FederationError: the key was used for something else.
+        """
+        if not self.due:
+            return True
+        rows = [r for r in self._ledger.rows() if r.key == self.terms.key]
+        if any(row.note != self.note for row in rows if row.action == "reserve"):
+            raise FederationError("this key was charged before; a new release needs a new one")
+        return bool(rows)
+
+    def make(self) -> None:
+        """Charge the ledger; once, however often it is asked for."""
+        if not self.due:
+            return
+        self._refuse_other_use()
+        try:
+            self._ledger.reserve(self.terms.key, self.due, note=self.note)
+        except BudgetExceededError as error:
+            raise FederationError(_refusal(error.unit)) from error
+        except LedgerError as error:
+            raise FederationError("this site's ledger refuses; its log says why") from error
+        self._refuse_other_use()
+
+    def _refuse_other_use(self) -> None:
+        _ = self.is_made
+
+    def commit(self, manifest: str) -> None:
+        """Note what was published in the end."""
+        if self.due:
+            self._ledger.commit(self.terms.key, note=manifest)
+
+
+def _due(name: str, asked: Asked) -> list[Charge]:
+    """The site's own part; its patients always need a budget, whatever unit a plan counts in."""
+    from canal.release.charges import charges
+
+    if not asked.terms.agreement.private:
+        return []
+    everyone = charges(asked.flat, asked.terms.agreement.cohorts)
+    return [
+        replace(charge, needs_budget=True) if charge.unit == "patient" else charge
+        for charge in everyone
+        if charge.cohort == name
+    ]
+
+
+def _refusal(unit: str) -> str:
+    return (
+        f"the {unit} budget of this site does not cover this release; ask for a smaller epsilon, "
+        "or have its privacy officer raise the budget"
+    )
