@@ -1,6 +1,7 @@
 """The mechanism: what one teacher or one image can move, in integers; what becomes of the rest."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy import stats
 
-from canal.privacy import Participants, Secret, Stream
+from canal.errors import InvalidValueError, LatticeOverflowError
+from canal.privacy import Lattice, Participants, Secret, Stream
 from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
 from canal.release.statistics import Statistic, Statistics
@@ -183,3 +186,32 @@ def test_a_dead_channel_is_worth_nothing_and_takes_no_noise_from_the_others():
     for weight in ("matched", "importance"):
         mechanism = make(caps=(1.0, 0.0, 0.0, 0.0, 2.0, 3.0), weight=weight)
         assert sorted(mechanism.channels.tolist()) == [0, 4, 5]
+
+
+class TestShares:
+    """Each site's part of the noise."""
+
+    @pytest.fixture
+    def shared(self):
+        return make(trust="secure-sum", colluding=1)
+
+    def test_their_sum_has_the_noise_that_is_stated(self, shared):
+        """Chi-square of 4 · 20,000 values, both tails 1e-9; and without one of them, less."""
+        many = np.zeros((4, 20_000), dtype=np.int64)
+        drawn = [shared.share(many, stream(f"site {number}")) for number in range(3)]
+        std = shared.teachers / shared.lattice.step
+        low, high = stats.chi2.ppf([1e-9, 1 - 1e-9], many.size)
+        for count, sigma in ((3, shared.noise), (2, shared.sigma)):
+            total = np.sum(drawn[:count], axis=0) / (std * sigma[:, None])
+            assert low < np.square(total).sum() < high
+        assert np.square(np.sum(drawn[:2], axis=0) / (std * shared.noise[:, None])).sum() < low
+
+    def test_what_would_not_fit_is_refused_before_anything_is_drawn(self, shared):
+        fine = replace(shared, lattice=Lattice(shared.lattice.step / 2**20))
+        with pytest.raises(LatticeOverflowError, match="int32 holds"):
+            fine.share(np.zeros((4, 4), dtype=np.int64), None)
+
+    def test_a_share_that_is_too_narrow_is_refused(self, shared):
+        coarse = replace(shared, lattice=Lattice(2.0**6))
+        with pytest.raises(InvalidValueError, match="too narrow"):
+            coarse.share(np.zeros((4, 4), dtype=np.int64), None)

@@ -187,3 +187,47 @@ def test_calibration_errors():
         make(weight="heavy")
     with pytest.raises(InvalidValueError, match="delta"):
         make(delta=0.0).calibrate()
+
+
+class TestSecureSum:
+    """Noise in shares: as much as is accounted for when t of them are known, and paid for."""
+
+    def test_shares_that_nobody_tells_are_enough(self, make_plan):
+        for told in (0, 1, 2):
+            plan = make_plan(trust="secure-sum", colluding=told)
+            assert plan.excess == pytest.approx(math.sqrt(3 / (3 - told)))
+            assert plan.draws == 3 * make_plan().draws
+            promise = plan.calibrate().guarantee
+            assert promise.epsilon(plan.delta, "patient") <= plan.epsilon
+            assert promise.draws("patient") == 3 * make_plan().calibrate().guarantee.draws(
+                "patient"
+            )
+
+    def test_it_costs_a_little_more_precision_and_no_more(self, make_plan):
+        trusted = make_plan().calibrate().sigma("features")
+        shared = make_plan(trust="secure-sum", colluding=1).calibrate().sigma("features")
+        assert (shared > trusted).all()
+        np.testing.assert_allclose(shared, trusted, rtol=1e-6)
+
+    def test_a_plan_comes_back_from_json(self, make_plan):
+        plan = make_plan(trust="secure-sum", colluding=2)
+        assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+    @pytest.mark.parametrize(
+        ("choices", "match"),
+        [
+            ({"trust": "blind"}, "choose one of trusted, secure-sum"),
+            ({"colluding": 1}, "take the secure sum"),
+            ({"trust": "secure-sum", "colluding": 3}, "no share is left"),
+            ({"trust": "secure-sum", "colluding": -1}, "no share is left"),
+            ({"trust": "secure-sum", "colluding": True}, "whole number"),
+            ({"trust": "secure-sum", "allocation": "none"}, "hides nobody"),
+            (
+                {"trust": "secure-sum", "participants": Participants(teachers=1, queries=40)},
+                "needs two",
+            ),
+        ],
+    )
+    def test_what_is_refused(self, make_plan, choices, match):
+        with pytest.raises(InvalidValueError, match=match):
+            make_plan(**choices)
