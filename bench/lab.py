@@ -104,20 +104,21 @@ class Lab:
         queries = read_queries(order, checkpoint.describe(init))
         return ensemble, queries, ensemble.plan(queries, order.preset, **order.plan)
 
-    def alone(self, trust: Trust, *, threads: int) -> tuple[float, str]:
+    def alone(self, trust: Trust, threads: int, *, queries: str = "queries") -> tuple[float, str]:
         """Release in this process; gives the seconds, and the digest of the manifest.
 
         Args:
             trust: the model of trust.
             threads: that networks may use.
+            queries: the folder of them.
         """
-        order = self.order(self.out(), trust)
-        ensemble, queries, plan = self.load(order)
+        order = self.order(self.out(), trust, queries=queries)
+        made_of = self.load(order)
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
             start = time.perf_counter()
-            made = create(order.out, ensemble, queries, plan, seed=order.seed)
+            made = create(order.out, *made_of, seed=order.seed)
             seconds = time.perf_counter() - start
         finally:
             torch.set_num_threads(before)
