@@ -66,7 +66,7 @@ class Measured:
 
     Args:
         seconds: on the server's clock.
-        server_cpu: seconds of CPU that the server's process spent.
+        server_cpu: seconds of CPU that the server's process spent, beyond what it spends when idle.
         site_cpu: the same of every site's, in a simulation.
         requests: by site, bytes that it was sent.
         answers: by site, bytes that it sent.
@@ -120,6 +120,7 @@ def serve(address: Path, transport: Transport) -> None:
     lab, counted = Lab(address.parent, transport.sites), Counted(transport)
     clock = Clock(aggregator.aggregate, sites="simulator_worker")
     aggregator.aggregate = clock
+    clock.rest(5.0)
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(str(address))
         while (asked := _hear(line)) is not None:
