@@ -95,8 +95,8 @@ def cost_as_sites_grow(folder: Path) -> Iterator[Ratio]:
     """What a query costs a site and the server, divided by K: as much at 12 sites as at 3, or less.
 
     In CPU time: where twelve sites share a few cores, wall time says nothing. Of the server's, what
-    FLARE spends on sites that nothing is asked of is taken off: that goes by the clock. Both simulations are
-    up at once, 15 sites in all, and take turns.
+    FLARE spends on sites that nothing is asked of is taken off: that goes by the clock. Both
+    simulations are up at once, 15 sites in all, and take turns.
     """
     labs = [Lab.make(folder / f"sites-{count}", count, FEWER_QUERIES) for count in (MANY, FEW)]
     with in_the_simulator(labs[0]) as many, in_the_simulator(labs[1]) as few:

@@ -56,7 +56,7 @@ from canal.federation.job import simulate
 folder, homes, order = sys.argv[1:]
 simulate(Path(folder), {name: Path(home) for name, home in json.loads(homes).items()}, Path(order))
 """
-UP = 180.0  # seconds to wait for a federation to be up
+UP = 300.0  # seconds to wait for a federation to be up
 DONE = 600.0  # and for a release
 
 
