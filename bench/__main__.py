@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import attacks, demo, privacy, release, student, training
+from bench import attacks, demo, federation, privacy, release, student, training
 
 SUITES = {
     "privacy": privacy.ratios,
@@ -19,6 +19,7 @@ SUITES = {
     "release": release.ratios,
     "student": student.ratios,
     "attacks": attacks.ratios,
+    "federation": federation.ratios,
     "demo": demo.ratios,
 }
 
