@@ -114,7 +114,7 @@ class Contribution:
     def _masked(self, made: Made, about: bytes) -> Made:
         terms, keys, hidden = self.asked.terms, self.journal.keys(), {}
         for name, values in made.items():
-            context = digest([terms.to_json(), about.hex(), name])
+            context = digest([terms.digest, about.hex(), name])
             # Integers wrap: this is arithmetic modulo 2^32.
             words = values.astype(np.uint32)
             masks = mask(words.size, self.teacher.cohort, keys, terms.public_keys, context)

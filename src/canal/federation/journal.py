@@ -56,8 +56,9 @@ class Journal:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Work here, alone."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fsync_folder(self.folder.parent)
+        if not self.folder.is_dir():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fsync_folder(self.folder.parent)
         with (self.folder / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,6 @@ from canal.errors import BudgetExceededError, FederationError, LedgerError
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
 from canal.privacy.ledger import Charge, Ledger, balances
-from canal.release.agreement import digest
 
 
 class Payment:
@@ -28,7 +27,7 @@ class Payment:
         self.settings = settings
         self.terms = asked.terms
         self.due = _due(settings.name, asked)
-        self.note = f"terms {digest(asked.terms.to_json()).hex()[:32]}"
+        self.note = f"terms {asked.terms.digest[:32]}"
 
     @property
     def _ledger(self) -> Ledger:

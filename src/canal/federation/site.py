@@ -83,6 +83,11 @@ class Site:
     def _ensemble(self) -> Ensemble:
         return load_ensemble([self.settings.path(self.settings.teacher)])
 
+    @cached_property
+    def _claim(self) -> list[str]:
+        """What determines the teacher's features; private."""
+        return self._ensemble.claims[0]
+
     def answer(self, request: bytes) -> bytes:
         """Answer any message; never raises, and never in two ways.
 
@@ -145,7 +150,7 @@ class Site:
 
     def _shown_claim(self, journal: Journal, *, research: bool) -> list[str]:
         """What tells one teacher from another, and nothing of it without this site's secret."""
-        claim = self._ensemble.claims[0]
+        claim = self._claim
         if research and self.settings.research:
             return claim
         return [self.settings.name, journal.secret().key(b"claim", digest(claim)).hex()]
@@ -251,7 +256,7 @@ class Site:
             if not self.settings.again:
                 asked.queries.refuse_repeated(sessions(self.settings.sessions), received=True)
             asked.queries.note()
-        return Contribution(asked, journal, self.teacher, self._ensemble.claims[0])
+        return Contribution(asked, journal, self.teacher, self._claim)
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)

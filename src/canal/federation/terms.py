@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from canal.errors import FederationError, ReleaseError
@@ -37,6 +38,11 @@ class Terms:
     agreement: Agreement
     roster: Mapping[str, Mapping[str, str]]
     block: int
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all of it, in hex."""
+        return digest(self.to_json()).hex()
 
     @property
     def public_keys(self) -> dict[str, bytes]:

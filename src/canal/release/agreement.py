@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from canal.release.noise import Noise
@@ -50,6 +51,11 @@ class Agreement:
             "noise": self.noise,
         }
 
+    @cached_property
+    def digest(self) -> bytes:
+        """Of all of it."""
+        return digest(self.to_json())
+
     def noise_of_site(self, secret: Secret, claim: list[str], paired: bool = False) -> Noise:
         """A site's noise under this agreement: bound to it, and to the site's own teacher.
 
@@ -58,7 +64,7 @@ class Agreement:
             claim: what determines its teacher's features; private.
             paired: for the arms of an experiment.
         """
-        return Noise(secret, (digest(self.to_json()), digest(claim)), paired)
+        return Noise(secret, (self.digest, digest(claim)), paired)
 
 
 SECRET = "secret"  # noqa: S105  # the word, not one
