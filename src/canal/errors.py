@@ -76,3 +76,7 @@ class ReleaseError(CanalError):
 
 class FederationError(CanalError):
     """Sites and aggregator do not agree, or somebody is missing."""
+
+
+class RefusalError(FederationError):
+    """What a site tells whoever asks, word for word; it names nothing of the site's own."""

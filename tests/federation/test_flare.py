@@ -67,6 +67,7 @@ def check_all_is_under_tls(hosts: Hosts) -> None:
         assert all(" SSL " in line for line in made)
 
 
+@pytest.mark.slow
 def test_a_killed_site_is_named_and_nothing_is_taken_from_the_others(hosts: Hosts) -> None:
     job, out = hosts.order("who", "sleep:120")
     pids = {name: json.loads(one)[1] for name, one in answers(out)[0]["answers"].items()}

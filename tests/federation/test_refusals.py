@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from canal.errors import FederationError
+from canal.errors import CanalError, FederationError
 from canal.federation import remote
 from canal.federation.aggregate import run, session
 from canal.federation.identity import Identity
@@ -110,6 +110,7 @@ def consistent(change):
     [
         ("honest", lambda made: made["caps"].update(values=[-1e-6] * 128)),
         ("honest", lambda made: made["caps"].update(values=[1e-6] * 127 + [-1e-6])),
+        ("honest", lambda made: made["caps"].update(values=[-0.0] * 128)),
         ("honest", lambda made: made["importance"].update(values=[-1.0] + [1.0] * 127)),
         ("honest", lambda made: made["caps"].update(source="private", sigma=0.0)),
         ("honest", lambda made: made["caps"].update(sigma=1e-3)),
@@ -394,7 +395,7 @@ class TestOrder:
     def test_an_end_without_a_beginning(self, hospitals, make_order):
         made = run(make_order(), hospitals.transport)
         manifest = made.manifest.to_bytes().decode()
-        with pytest.raises(FederationError, match="nothing was agreed to"):
+        with pytest.raises(FederationError, match="agree first"):
             self.ask(hospitals, kind="finish", manifest=manifest)
 
     def test_another_manifest_than_was_agreed_to(self, make_hospitals, make_order):
@@ -458,6 +459,13 @@ class TestMessages:
     def test_files_of_a_site_are_not_named(self, hospitals, make_order):
         weights = hospitals.home("north") / "teacher" / "weights.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])
+        with pytest.raises(FederationError, match="north refuses: it failed") as told:
+            run(make_order(), hospitals.transport)
+        assert str(hospitals.folder) not in str(told.value)
+
+    @pytest.mark.parametrize("name", ["identity.key", "roster.json", "ledger.sqlite"])
+    def test_nor_those_that_are_missing(self, hospitals, make_order, name):
+        (hospitals.home("north") / name).unlink()
         with pytest.raises(FederationError, match="north refuses: it failed") as told:
             run(make_order(), hospitals.transport)
         assert str(hospitals.folder) not in str(told.value)
@@ -573,7 +581,56 @@ class TestPayment:
         run(order, hospitals.transport)
         for name in hospitals.names:
             kept = {p.name for p in (hospitals.home(name) / "sessions" / session(order)).iterdir()}
-            assert kept == {"agreement.json", "finished", "images.json", "lock", "member.json"}
+            assert kept == {"agreement.json", "finished", "lock", "member.json"}
+
+    def test_queries_without_labels_are_refused_before_anybody_pays(
+        self, hospitals, make_order, asked, tmp_path
+    ):
+        import shutil
+
+        shutil.copytree(asked / "images", tmp_path / "bare" / "images")
+        with pytest.raises(CanalError, match="no query has a label"):
+            run(make_order(queries=str(tmp_path / "bare")), hospitals.transport)
+        assert unpaid(hospitals)
+
+    def test_an_order_that_waits_longer_is_the_same(self, hospitals, make_order):
+        """Stopped while queries are sent, when everyone has paid."""
+
+        def stop(head, arrays):
+            raise FederationError("stopped")
+
+        with pytest.raises(FederationError, match="stopped"):
+            run(make_order(), Malicious(hospitals.transport, "queries", stop))
+        assert run(make_order(wait=99.0), hospitals.transport).private
+        assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
+
+    def test_another_order_for_the_same_place_is_refused_once_all_paid(self, hospitals, make_order):
+        def stop(head, arrays):
+            raise FederationError("stopped")
+
+        with pytest.raises(FederationError, match="stopped"):
+            run(make_order(), Malicious(hospitals.transport, "queries", stop))
+        with pytest.raises(CanalError, match="holds an unfinished release with another plan"):
+            run(make_order(plan={"epsilon": 3.0, "released": 12}), hospitals.transport)
+        assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
+
+    def test_a_process_that_slept_through_the_end_answers_no_more(self, make_hospitals, make_order):
+        hospitals = make_hospitals(trust=["trusted"])
+        spy = Malicious(hospitals.transport)
+        old = dict(hospitals.sites)
+
+        def switch(head, arrays):
+            hospitals.start()
+            spy.inner = hospitals.transport
+
+        spy.kind, spy.change = "finish", switch
+        run(make_order(trust="trusted"), spy)
+        for requests in spy.sent:
+            message = Message.from_bytes(requests["north"])
+            if message.head["kind"] in ("publish", "features", "queries"):
+                answer = Message.from_bytes(old["north"].answer(requests["north"]))
+                assert answer.head["ok"] is False
+                assert "finished here" in answer.head["error"]
 
 
 class TestTeachers:
@@ -585,7 +642,12 @@ class TestTeachers:
         site = hospitals.sites["north"]
         for research in (False, True):
             question = Message(
-                {"kind": "join", "session": "1" * 32, "trust": "trusted", "research": research}
+                {
+                    "kind": "join",
+                    "session": str(int(research)) * 32,
+                    "trust": "trusted",
+                    "research": research,
+                }
             )
             answer = site.answer(question.to_bytes())
             assert site.teacher.digest.encode() not in answer
@@ -617,6 +679,38 @@ class TestTeachers:
         order = make_order("second", queries=str(tmp_path / "inverted"))
         with pytest.raises(FederationError, match="answered in another session"):
             run(order, hospitals.transport)
+        assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
+
+    def test_one_image_under_two_names(self, hospitals, make_order, asked, tmp_path):
+        """With two truths; refused before anybody pays."""
+        import shutil
+
+        shutil.copytree(asked, tmp_path / "twice")
+        for part in ("images", "masks"):
+            folder = tmp_path / "twice" / part
+            shutil.copy(folder / "case-000.png", folder / "case-999.png")
+        shutil.copy(
+            tmp_path / "twice" / "masks" / "case-001.png",
+            tmp_path / "twice" / "masks" / "case-999.png",
+        )
+        with pytest.raises(FederationError, match="there twice under two names"):
+            run(make_order(queries=str(tmp_path / "twice")), hospitals.transport)
+        assert unpaid(hospitals)
+
+    def test_finishing_needs_no_teacher(self, hospitals, make_order):
+        import shutil
+
+        order = make_order()
+
+        def stop(head, arrays):
+            raise FederationError("stopped")
+
+        with pytest.raises(FederationError, match="stopped"):
+            run(order, Malicious(hospitals.transport, "finish", stop))
+        for name in hospitals.names:
+            shutil.rmtree(hospitals.home(name) / "teacher")
+        hospitals.start()
+        assert run(order, hospitals.transport).private
 
     def test_an_initialisation_is_what_its_name_says(self, hospitals, checkpoints):
         from canal.federation.aggregate import hand_out

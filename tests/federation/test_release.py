@@ -131,7 +131,7 @@ def changed(inner, requests):
 
 # Every way to fail at the questions that matter most; the worst way at all of them.
 FAULTS = [(lost_after, at) for at in range(1, 13)] + [
-    (how, at)
+    pytest.param(how, at, marks=[pytest.mark.slow] * (at != 10))
     for how in (lost_before, one_missing, half_asked, cut_off, changed)
     for at in (3, 7, 10)  # agree, statistics, features
 ]

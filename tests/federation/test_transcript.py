@@ -31,7 +31,7 @@ from canal.release.plan import Plan
 from canal.release.rows import contribute, share
 from canal.release.statistics import Statistics
 
-PAIRS = 500
+PAIRS = 800
 ALPHA = 1e-7  # false-alarm rate of each test of uniformity
 VICTIM, TRAITOR, THIRD = "site-0", "site-1", "site-2"
 
@@ -40,7 +40,7 @@ def make_plan(colluding):
     """So little noise that a pair of queries is told apart with some success."""
     return Plan.preset(
         "honest",
-        epsilon=1500.0,
+        epsilon=6900.0,
         participants=Participants(teachers=3, queries=2 * PAIRS),
         channels=4,
         released=4,
@@ -67,7 +67,7 @@ class Transcript:
             terms = [f'name = "{teacher.cohort}"', f"colluding = {insists}", "again = true"]
             (home / "site.toml").write_text("\n".join(terms))
             Ledger(home / "ledger.sqlite").set_budget(
-                teacher.cohort, "patient", epsilon=1600.0, delta=1e-5
+                teacher.cohort, "patient", epsilon=7000.0, delta=1e-5
             )
             site = Site.open(home)
             alone = replace(world.ensemble, teachers=(teacher,), trained_initialisation=False)

@@ -292,3 +292,11 @@ def test_caps_and_importance_have_noise_of_their_own(tmp_path, ensemble, queries
     assert p > ALPHA / pairs
     again = np.stack([noise["caps", 1], 0.5 * noise["caps", 1] + 0.5 * noise["importance", 1]])
     assert least_pair_p(again)[0] < ALPHA  # negative control
+
+
+def test_without_any_label_nothing_is_charged(ensemble, queries, make_plan, ledger, tmp_path):
+    arrays = replace(queries.arrays, unlabelled=frozenset(queries.ids))
+    before = ledger.rows()
+    with pytest.raises(ReleaseError, match="no query has a label"):
+        create(tmp_path / "out", ensemble, Queries.of(arrays), make_plan(), ledger=ledger)
+    assert ledger.rows() == before

@@ -172,3 +172,13 @@ def test_no_square_can_wrap():
     for large in (2**32, 2**33, 2**52, -(2**32)):
         blocks = np.array([[[large, 0]], [[3, 4]], [[3, 5]]])
         assert _is_longer(blocks, 5).tolist() == [[True], [False], [True]]
+
+
+def test_a_zero_with_a_sign_is_a_zero():
+    """Division would keep the sign, and what follows would depend on whether a channel is alive."""
+    blocks = np.array([[[3.0, 4.0], [0.0, 0.0]]])
+    plain, signed = (
+        clip(blocks, caps, Lattice(2.0**-16), nonnegative=True).integers
+        for caps in ([0.0, 0.0], [-0.0, -0.0])
+    )
+    np.testing.assert_array_equal(plain, signed)

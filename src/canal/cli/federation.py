@@ -73,12 +73,12 @@ def identity(
     here is known to nobody: leave `certificate` and `key` out of site.toml, and have every other
     site put its fingerprint into its roster.json.
     """
-    from canal.federation.identity import CERTIFICATE, Identity
+    from canal.federation.identity import CERTIFICATE, KEY, Identity
     from canal.federation.provision import spoken
     from canal.federation.settings import SiteSettings
 
     site = SiteSettings.read(folder)
-    if site.certificate == CERTIFICATE:
+    if (site.certificate, site.key) == (CERTIFICATE, KEY):
         Identity.create(folder, site.name)
     found = Identity.load(site.path(site.certificate), site.path(site.key)).fingerprint
     if as_json:

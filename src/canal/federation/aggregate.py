@@ -172,7 +172,10 @@ def session(order: Order) -> str:
     session then.
     """
     private = Workspace(order.path(order.out)).private
-    path, about = private / "session", digest(asdict(order) | {"folder": ""}).hex()
+    what = asdict(order) | {"folder": str(order.folder)}
+    for unasked in ("wait", "train"):
+        del what[unasked]
+    path, about = private / "session", digest(what).hex()
     begun = (private / "claim.json").is_file()
     if path.is_file():
         name, _, of = path.read_text().partition(" ")

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import CheckpointError, FederationError
+from canal.errors import CheckpointError, RefusalError
 from canal.federation.settings import SiteSettings
-from canal.files import fsync_folder
+from canal.files import fsync_folder, replace_file
 from canal.models import checkpoint
 from canal.models.checkpoint import DESCRIPTION, WEIGHTS
 from canal.models.unet import weights_digest
@@ -45,11 +45,12 @@ class Cohort:
         with TemporaryDirectory(dir=folder.parent) as place:
             new = Path(place) / "init"
             new.mkdir()
-            (new / WEIGHTS).write_bytes(np.asarray(arrays["weights"], dtype=np.uint8).tobytes())
-            (new / DESCRIPTION).write_text(str(head["description"]))
+            weights = np.asarray(arrays["weights"], dtype=np.uint8).tobytes()
+            replace_file(new / WEIGHTS, weights)
+            replace_file(new / DESCRIPTION, str(head["description"]).encode())
             network, found = checkpoint.load(new)
             if not found.initialisation == name == weights_digest(network):
-                raise FederationError("this is another initialisation than its name says")
+                raise RefusalError("this is another initialisation than its name says")
             new.rename(folder)
             fsync_folder(folder.parent)
 
@@ -58,7 +59,7 @@ class Cohort:
         teacher = self.settings.path(self.settings.teacher)
         if (teacher / DESCRIPTION).is_file():
             if checkpoint.describe(teacher).initialisation != initialisation:
-                raise FederationError(
+                raise RefusalError(
                     "the teacher here was trained from another initialisation; this site decides "
                     "whether it makes a new one"
                 )
@@ -69,9 +70,9 @@ class Cohort:
             return "failed"
         init = self._init(initialisation)
         if not (init / DESCRIPTION).is_file():
-            raise FederationError("this initialisation did not come yet; send it first")
+            raise RefusalError("this initialisation did not come yet; send it first")
         if not self.settings.images:
-            raise FederationError("this site has no teacher yet, and names no images to train on")
+            raise RefusalError("this site has no teacher yet, and names no images to train on")
         self._thread = threading.Thread(target=self._train, args=(init, teacher), daemon=True)
         self._thread.start()
         return "training"

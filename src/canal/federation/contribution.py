@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import FederationError
+from canal.errors import RefusalError
 from canal.federation.journal import Journal
 from canal.federation.masks import mask
 from canal.federation.message import Message
@@ -66,7 +66,7 @@ class Contribution:
         start, stop = self.asked.block(number)
         published = self.journal.published
         if published is None:
-            raise FederationError("features come after the statistics; publish those first")
+            raise RefusalError("features come after the statistics; publish those first")
         statistics = Statistics.from_json(published)
         mechanism, queries = self.asked.mechanism(statistics), self.asked.queries.all()
 
@@ -100,7 +100,7 @@ class Contribution:
         except Exception as error:
             # Its reason may tell of private data.
             _log.exception("%s %d", kind, number)
-            raise FederationError(
+            raise RefusalError(
                 f"{kind} {number} could not be made; this site's log says why"
             ) from error
         if self.asked.secure:

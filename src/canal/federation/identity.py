@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canal.errors import FederationError
+from canal.errors import FederationError, RefusalError
 from canal.files import replace_file
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ class Identity:
     def load(cls, certificate: Path, key: Path) -> Identity:
         """Read both files."""
         try:
-            return cls(certificate.read_bytes(), key.read_bytes())
+            found = cls(certificate.read_bytes(), key.read_bytes())
         except OSError as error:
             raise FederationError(
                 f"cannot read {error.filename}: {error.strerror}; it is in the startup kit"
             ) from error
+        verify(found.certificate, b"canal", found.sign(b"canal"))
+        return found
 
     @classmethod
     def create(cls, folder: Path, name: str) -> Identity:
@@ -56,6 +59,11 @@ class Identity:
 
         if (folder / CERTIFICATE).is_file():
             return cls.load(folder / CERTIFICATE, folder / KEY)
+        if (folder / KEY).exists():
+            raise FederationError(
+                f"{folder / KEY} is there without its certificate; bring that back, or remove the "
+                "key and have the others compare a new fingerprint"
+            )
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         now = datetime.now(UTC)
@@ -75,8 +83,10 @@ class Identity:
             serialization.NoEncryption(),
         )
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / KEY).touch(mode=0o600)
-        (folder / KEY).write_bytes(secret)
+        # 0600 from the start, and never over another.
+        handle = os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(secret)
         replace_file(folder / CERTIFICATE, made.public_bytes(serialization.Encoding.PEM))
         return cls.load(folder / CERTIFICATE, folder / KEY)
 
@@ -103,7 +113,7 @@ def verify(certificate: bytes, content: bytes, signature: bytes) -> None:
     """See that the key behind a certificate signed this.
 
     Raises:
-        FederationError: it did not.
+        RefusalError: it did not.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -117,9 +127,9 @@ def verify(certificate: bytes, content: bytes, signature: bytes) -> None:
         elif isinstance(key, ec.EllipticCurvePublicKey):
             key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
         else:
-            raise FederationError(f"an identity has an RSA or EC key, not {type(key).__name__}")
+            raise RefusalError(f"an identity has an RSA or EC key, not {type(key).__name__}")
     except InvalidSignature as error:
-        raise FederationError("a signature does not belong to its certificate") from error
+        raise RefusalError("a signature does not belong to its certificate") from error
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -148,4 +158,4 @@ def read(certificate: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
-        raise FederationError(f"this is no certificate: {error}") from error
+        raise RefusalError(f"this is no certificate: {error}") from error

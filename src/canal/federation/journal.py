@@ -5,7 +5,6 @@
 `secret`                  of the site's noise, mode 0600; destroyed with them
 `member.json`             the site's entry of the roster, signed
 `agreement.json`          what was agreed to; it stays
-`images.json`             SHA-256 of every image that was answered about; it stays
 `queries/`                the recipient's images, as they came
 `statistics.json`         as they were published
 `answer-KIND-NUMBER`      an answer, with the digest of the request that it belongs to
@@ -28,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from canal.errors import FederationError
+from canal.errors import RefusalError
 from canal.federation.masks import Keys
 from canal.federation.message import digest_of
 from canal.files import fsync_folder, replace_file
@@ -54,16 +53,22 @@ class Journal:
         self._finished = folder / "finished"
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Work here, alone."""
+    def open(self, *, new: bool = False) -> Iterator[None]:
+        """Work here, alone.
+
+        Args:
+            new: make the folder, if it is not there.
+        """
         if not self.folder.is_dir():
+            if not new:
+                raise RefusalError("nobody joined this session here; join, and agree first")
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fsync_folder(self.folder.parent)
         with (self.folder / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise FederationError(
+                raise RefusalError(
                     "another process of this site answers in this session; wait for it to end"
                 ) from error
             yield
@@ -86,7 +91,7 @@ class Journal:
 
     def _refuse_if_finished(self) -> None:
         if self.finished is not None:
-            raise FederationError("this release is finished here; a new one needs a new session")
+            raise RefusalError("this release is finished here; a new one needs a new session")
 
     @property
     def member(self) -> dict[str, Any] | None:
@@ -116,15 +121,6 @@ class Journal:
         return self.finished is not None or self.answers() > 0
 
     @property
-    def images(self) -> dict[str, str]:
-        """SHA-256 of every image that was asked about, once they all came."""
-        return _read(self.folder / "images.json") or {}
-
-    def note_images(self, images: dict[str, str]) -> None:
-        """Write them down, before the first answer."""
-        self._write(self.folder / "images.json", written(images))
-
-    @property
     def published(self) -> dict[str, Any] | None:
         """The statistics that features come after; None if there are none yet."""
         return _read(self._statistics)
@@ -137,14 +133,14 @@ class Journal:
         """What was answered to this request before, word for word; None if nothing was.
 
         Raises:
-            FederationError: something else was asked under the same number.
+            RefusalError: something else was asked under the same number.
         """
         path = self._path(kind, number)
         if not path.is_file():
             return None
         content = path.read_bytes()
         if content[:_DIGEST_BYTES] != digest_of(request):
-            raise FederationError(
+            raise RefusalError(
                 f"{kind} {number} was answered before, to another request; a second view of the "
                 "same queries is another release"
             )

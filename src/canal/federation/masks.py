@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import FederationError
+from canal.errors import RefusalError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -56,14 +56,14 @@ class Keys:
         """The secret with whoever has this public key.
 
         Raises:
-            FederationError: no key, or one that makes every secret the same.
+            RefusalError: no key, or one that makes every secret the same.
         """
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         try:
             return self._key().exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
-            raise FederationError(
+            raise RefusalError(
                 f"a public key of another site cannot be used ({error}); ask for its key again"
             ) from error
 
@@ -84,9 +84,9 @@ def mask(count: int, name: str, keys: Keys, roster: Mapping[str, bytes], context
         context: everything that the message is about.
     """
     if roster.get(name) != keys.public:
-        raise FederationError(f"the roster has another key for {name!r} than its own; stop here")
+        raise RefusalError(f"the roster has another key for {name!r} than its own; stop here")
     if len(roster) < 2 or len(set(roster.values())) < len(roster):
-        raise FederationError(
+        raise RefusalError(
             "masks need two sites or more, each with a key of its own: one alone hides nothing"
         )
     order = sorted(roster)
@@ -109,11 +109,11 @@ def add_up(messages: Mapping[str, Masked], roster: Sequence[str]) -> NDArray[np.
         roster: who must be among them.
 
     Raises:
-        FederationError: somebody is missing, or unknown: then nothing is added up at all.
+        RefusalError: somebody is missing, or unknown: then nothing is added up at all.
     """
     missing, unknown = set(roster) - set(messages), set(messages) - set(roster)
     if missing or unknown:
-        raise FederationError(
+        raise RefusalError(
             f"{len(messages)} of {len(roster)} sites sent their part"
             + (f"; {', '.join(sorted(missing))} did not" if missing else "")
             + (f"; {', '.join(sorted(unknown))} is not in the roster" if unknown else "")
@@ -122,7 +122,7 @@ def add_up(messages: Mapping[str, Masked], roster: Sequence[str]) -> NDArray[np.
     shapes = {message.shape for message in messages.values()}
     kinds = {message.dtype for message in messages.values()}
     if len(shapes) > 1 or kinds != {np.dtype(np.uint32)}:
-        raise FederationError(f"the sites sent arrays of different kinds, {shapes} of {kinds}")
+        raise RefusalError(f"the sites sent arrays of different kinds, {shapes} of {kinds}")
     total = np.zeros(shapes.pop(), dtype=np.uint32)
     for name in roster:
         total = total + messages[name]

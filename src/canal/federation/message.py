@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import FederationError
+from canal.errors import RefusalError
 
 FORMAT = "canal-federation/1"
 _DIGEST_BYTES = 32
@@ -52,25 +52,25 @@ class Message:
         """Read one.
 
         Raises:
-            FederationError: it is not whole, or none of ours.
+            RefusalError: it is not whole, or none of ours.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
         body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != digest:
-            raise FederationError("a message was cut off or changed on the way; send it again")
+            raise RefusalError("a message was cut off or changed on the way; send it again")
         try:
             length = int.from_bytes(body[:8], "little")
             words = json.loads(json.loads(body[8 : 8 + length])["__metadata__"][_NAME])
             if words["format"] != FORMAT:
-                raise FederationError(
+                raise RefusalError(
                     f"a message of format {words['format']!r}; all parties need one version of "
                     f"canal, this one speaks {FORMAT}"
                 )
             return cls(dict(words["head"]), load(body) if words["arrays"] else {})
         except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise FederationError(f"a message cannot be understood: {error!r}") from error
+            raise RefusalError(f"a message cannot be understood: {error!r}") from error
 
 
 def digest_of(content: bytes) -> bytes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from canal.errors import BudgetExceededError, FederationError, LedgerError
+from canal.errors import BudgetExceededError, LedgerError, RefusalError
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
-from canal.privacy.ledger import Charge, Ledger, balances
+from canal.privacy.ledger import Charge, Ledger
 
 
 class Payment:
@@ -27,7 +27,7 @@ class Payment:
         self.settings = settings
         self.terms = asked.terms
         self.due = _due(settings.name, asked)
-        self.note = f"terms {asked.terms.digest[:32]}"
+        self.note = f"terms {asked.terms.digest}"
 
     @property
     def _ledger(self) -> Ledger:
@@ -37,27 +37,28 @@ class Payment:
         """Refuse what the ledger would refuse, and charge nothing yet."""
         if not self.due or self.is_made:
             return
-        known = {(each.cohort, each.unit): each for each in balances(self._ledger.rows())}
+        ledger = self._ledger
+        budgets = {(row.cohort, row.unit) for row in ledger.rows() if row.action == "budget"}
         for charge in self.due:
-            balance = known.get((charge.cohort, charge.unit))
-            if balance is None and charge.needs_budget:
-                raise FederationError(f"this site has no {charge.unit} budget in its ledger")
-            # The draws cost a little more; the ledger itself has the last word.
-            if balance is not None and charge.rho > balance.remaining:
-                raise FederationError(_refusal(charge.unit))
+            if (charge.cohort, charge.unit) in budgets:
+                left = ledger.balance(charge.cohort, charge.unit, draws=charge.draws).remaining
+                if charge.rho > left:
+                    raise RefusalError(_refusal(charge.unit))
+            elif charge.needs_budget:
+                raise RefusalError(f"this site has no {charge.unit} budget in its ledger")
 
     @property
     def is_made(self) -> bool:
         """Whether this very session was charged.
 
         Raises:
-            FederationError: the key was used for something else.
+            RefusalError: the key was used for something else.
         """
         if not self.due:
             return True
         rows = [r for r in self._ledger.rows() if r.key == self.terms.key]
         if any(row.note != self.note for row in rows if row.action == "reserve"):
-            raise FederationError("this key was charged before; a new release needs a new one")
+            raise RefusalError("this key was charged before; a new release needs a new one")
         return bool(rows)
 
     def make(self) -> None:
@@ -68,9 +69,9 @@ class Payment:
         try:
             self._ledger.reserve(self.terms.key, self.due, note=self.note)
         except BudgetExceededError as error:
-            raise FederationError(_refusal(error.unit)) from error
+            raise RefusalError(_refusal(error.unit)) from error
         except LedgerError as error:
-            raise FederationError("this site's ledger refuses; its log says why") from error
+            raise RefusalError("this site's ledger refuses; its log says why") from error
         self._refuse_other_use()
 
     def _refuse_other_use(self) -> None:
@@ -78,8 +79,13 @@ class Payment:
 
     def commit(self, manifest: str) -> None:
         """Note what was published in the end."""
-        if self.due:
-            self._ledger.commit(self.terms.key, note=manifest)
+        if not self.due:
+            return
+        ledger = self._ledger
+        ledger.commit(self.terms.key, note=manifest)
+        noted = {r.note for r in ledger.rows() if r.action == "commit" and r.key == self.terms.key}
+        if noted != {manifest}:
+            raise RefusalError("this release was finished with another manifest")
 
 
 def _due(name: str, asked: Asked) -> list[Charge]:

@@ -6,7 +6,7 @@ Images are kept on disk, and used only when their contents are those that were a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.data.cache import Arrays
-from canal.errors import FederationError, ReleaseError
+from canal.errors import RefusalError, ReleaseError
 from canal.federation.journal import Journal
 from canal.federation.message import Message
 from canal.federation.terms import Terms
@@ -34,13 +34,15 @@ class Asked:
     Args:
         terms: that it agreed to.
         journal: of the session.
-        images: shape `(channels, *size)` that the teacher is made for, where that is known.
+        shape: gives `(channels, *size)` that the teacher is made for, if that is known.
     """
 
-    def __init__(self, terms: Terms, journal: Journal, images: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, terms: Terms, journal: Journal, shape: Callable[[], tuple[int, ...]]
+    ) -> None:
         self.terms = terms
         self.journal = journal
-        self.queries = Received(terms, journal, images)
+        self.queries = Received(terms, journal, shape)
         self._mechanism: tuple[Statistics, Mechanism] | None = None
 
     @property
@@ -60,7 +62,7 @@ class Asked:
             try:
                 statistics.check(self.flat)
             except ReleaseError as error:
-                raise FederationError(f"nobody published these statistics: {error}") from error
+                raise RefusalError(f"nobody published these statistics: {error}") from error
             made = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
             self._mechanism = statistics, made
         return self._mechanism[1]
@@ -72,21 +74,24 @@ class Asked:
             check_statement(manifest)
             same = {
                 "plan": manifest.plan == agreement.plan.to_json(),
-                "cohorts": manifest.participants["cohorts"] == list(agreement.cohorts),
-                "initialisation": manifest.participants["initialisation"]
-                == agreement.initialisation,
+                "participants": manifest.participants
+                == {
+                    "cohorts": list(agreement.cohorts),
+                    "initialisation": agreement.initialisation,
+                    "tap": agreement.layer,
+                },
                 "queries": list(manifest.images) == [name for name, _ in agreement.queries],
                 "statistics": manifest.statistics == self.journal.published,
                 "charge": manifest.ledger is None or manifest.ledger["key"] == self.terms.key,
                 "privacy": manifest.private == agreement.private,
             }
         except (ReleaseError, LookupError, TypeError) as error:
-            raise FederationError(f"this manifest does not hold together: {error}") from error
+            raise RefusalError(f"this manifest does not hold together: {error}") from error
         other = [what for what, agrees in same.items() if not agrees]
         if other:
-            raise FederationError(f"the manifest has another {', '.join(other)} than was agreed to")
+            raise RefusalError(f"the manifest has another {', '.join(other)} than was agreed to")
         if self.journal.answers("features") < self.blocks:
-            raise FederationError("a release is finished when every query was answered")
+            raise RefusalError("a release is finished when every query was answered")
 
     @property
     def blocks(self) -> int:
@@ -98,7 +103,7 @@ class Asked:
         start = number * self.terms.block
         count = len(self.terms.agreement.queries)
         if not 0 <= start < count:
-            raise FederationError(f"there is no block {number}")
+            raise RefusalError(f"there is no block {number}")
         return start, min(start + self.terms.block, count)
 
 
@@ -108,13 +113,15 @@ class Received:
     Args:
         terms: that name them.
         journal: in whose folder they are kept.
-        images: shape that all must have, where that is known.
+        shape: gives what all images must have, if that is known.
     """
 
-    def __init__(self, terms: Terms, journal: Journal, images: tuple[int, ...]) -> None:
+    def __init__(
+        self, terms: Terms, journal: Journal, shape: Callable[[], tuple[int, ...]]
+    ) -> None:
         self.terms = terms
         self.journal = journal
-        self.images = images
+        self.shape = shape
         self.folder = journal.queries
         self._all: Queries | None = None
 
@@ -131,13 +138,15 @@ class Received:
         """Keep one block, if it is what was agreed on."""
         named = self.terms.agreement.queries[start : start + self.terms.block]
         if start % self.terms.block or not named:
-            raise FederationError(f"no block of queries begins at {start}")
-        found = _queries(named, arrays, self.images)
+            raise RefusalError(f"no block of queries begins at {start}")
+        found = _queries(named, arrays, self.shape())
         for (name, content), here in zip(named, found.contents, strict=True):
             if content != here:
-                raise FederationError(
+                raise RefusalError(
                     f"query {name!r} has other content than was agreed on; an id is released once"
                 )
+        if fingerprints(found.arrays.images) != self.terms.images[start : start + len(named)]:
+            raise RefusalError("these images are not those whose digests were agreed on")
         self.folder.mkdir(exist_ok=True)
         kept = Message({}, {name: arrays[name] for name in _PARTS})
         replace_file(self.folder / f"{start:08d}", kept.to_bytes())
@@ -149,52 +158,43 @@ class Received:
             count, block = len(self.terms.agreement.queries), self.terms.block
             missing = set(range(0, count, block)) - set(self.there)
             if missing:
-                raise FederationError(f"the queries from {min(missing)} on did not come yet")
+                raise RefusalError(f"the queries from {min(missing)} on did not come yet")
             parts = [Message.from_bytes(path.read_bytes()).arrays for path in self._files]
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in _PARTS}
-            found = _queries(self.terms.agreement.queries, arrays, self.images)
+            found = _queries(self.terms.agreement.queries, arrays, self.shape())
             if found.contents != tuple(content for _, content in self.terms.agreement.queries):
-                raise FederationError("queries were changed on this site's disk")
+                raise RefusalError("queries were changed on this site's disk")
             self._all = found
         return self._all
 
-    def refuse_repeated(self, others: Sequence[Journal], *, received: bool = False) -> None:
+    def refuse_repeated(self, others: Sequence[Journal]) -> None:
         """Refuse a second view of an image: in this session, or after another that answered.
 
         Args:
             others: all sessions of the site.
-            received: look at the images themselves; before they came, at their contents with truth.
         """
-        mine = self._fingerprints() if received else dict(self.terms.agreement.queries)
-        if len(set(mine.values())) < len(mine):
-            raise FederationError(
+        mine = set(self.terms.images)
+        if len(mine) < len(self.terms.images):
+            raise RefusalError(
                 "an image is there twice under two names; a second view of it is another release, "
                 "which this site does not give"
             )
         for other in others:
             if other.folder == self.journal.folder or not other.has_answered:
                 continue
-            agreed = other.agreed or {"agreement": {"queries": {}}}
-            theirs = other.images if received else agreed["agreement"]["queries"]
-            before = set(mine.values()) & set(theirs.values())
+            before = mine & set((other.agreed or {}).get("images", ()))
             if before:
-                raise FederationError(
+                raise RefusalError(
                     f"{len(before)} of these queries were answered in another session; a second "
                     "view of a query is another release, which this site does not give"
                 )
 
-    def note(self) -> None:
-        """Write down which images are about to be answered about."""
-        self.journal.note_images(self._fingerprints())
 
-    def _fingerprints(self) -> dict[str, str]:
-        """Of the images alone: features do not depend on their truths."""
-        queries = self.all()
-        images = queries.arrays.images
-        return {
-            name: hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()
-            for name, image in zip(queries.ids, images, strict=True)
-        }
+def fingerprints(images: NDArray[Any]) -> tuple[str, ...]:
+    """SHA-256 of each image, without its truth."""
+    return tuple(
+        hashlib.sha256(np.ascontiguousarray(each).tobytes()).hexdigest() for each in images
+    )
 
 
 _PARTS = ("images", "masks", "labelled")
@@ -207,13 +207,13 @@ def _queries(
     try:
         images, masks, labelled = (np.asarray(arrays[name]) for name in _PARTS)
     except KeyError as error:
-        raise FederationError(f"a block of queries lacks its {error}") from error
+        raise RefusalError(f"a block of queries lacks its {error}") from error
     fits = images.dtype == masks.dtype == np.uint8 and images.ndim in (4, 5)
     if not fits or not len(images) == len(masks) == len(labelled) == len(named):
-        raise FederationError(f"a block of queries has shape {images.shape} for {len(named)} names")
+        raise RefusalError(f"a block of queries has shape {images.shape} for {len(named)} names")
     wanted = shape or images.shape[1:]
     if images.shape[1:] != wanted or masks.shape[1:] != (1, *wanted[1:]):
-        raise FederationError(
+        raise RefusalError(
             f"queries have shape {images.shape[1:]}, and this site's teacher takes {wanted}"
         )
     ids = tuple(name for name, _ in named)

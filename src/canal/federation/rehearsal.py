@@ -19,6 +19,7 @@ from canal.federation.settings import SITE, to_toml
 from canal.models import checkpoint
 
 ORDER = "order.toml"
+_MARK = "# A rehearsal: it protects nobody.\n"
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,17 @@ def prepare(folder: Path, teachers: Sequence[Path], order: Mapping[str, Any]) ->
             "research": True,
             "again": True,
         }
-        (home / SITE).write_text(to_toml(terms))
+        _write(home / SITE, _MARK + to_toml(terms))
         (home / "roster.json").write_text(json.dumps(prints, indent=1) + "\n")
     path = folder / ORDER
     path.write_text(to_toml(order))
     return Rehearsal(sites, path)
+
+
+def _write(path: Path, terms: str) -> None:
+    """Never over the terms of a real site."""
+    if path.is_file() and not path.read_text().startswith(_MARK):
+        raise FederationError(
+            f"{path} holds the terms of a real site; rehearse in another folder (--work)"
+        )
+    path.write_text(terms)

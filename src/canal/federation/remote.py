@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from canal.errors import FederationError
 from canal.federation.masks import add_up
 from canal.federation.message import Message
+from canal.federation.questions import fingerprints
 from canal.federation.terms import Terms
 from canal.release.statistics import Name, Sum
 
@@ -69,6 +70,7 @@ class RemoteSites:
         self.options = options
         self._members = self._ask("join", trust=trust, research=research)
         self._agreement: Agreement | None = None
+        self._terms: Terms | None = None
 
     @property
     def cohorts(self) -> tuple[str, ...]:
@@ -105,10 +107,10 @@ class RemoteSites:
         first, *grid = features.shape[1:]
         return int(first), tuple(grid)
 
-    def begin(self, agreement: Agreement, secret: Secret, key: str) -> None:  # noqa: ARG002
-        """Have every site agree, and pay; then send the queries that it has not yet."""
+    def consider(self, agreement: Agreement, secret: Secret, key: str) -> None:  # noqa: ARG002
+        """Ask whether all would agree: nobody pays for a release that another refuses."""
         self._agreement = agreement
-        terms = Terms(
+        self._terms = Terms(
             self.session,
             key,
             agreement,
@@ -117,11 +119,13 @@ class RemoteSites:
                 for name, member in self._members.items()
             },
             BLOCK,
+            fingerprints(self.queries.arrays.images),
         )
-        stated = agreement.plan.calibrate().to_json()
-        # First whether all would: nobody pays for a release that another refuses.
-        self._ask("consider", terms=terms.to_json(), stated=stated)
-        agreed = self._ask("agree", terms=terms.to_json(), stated=stated)
+        self._propose("consider")
+
+    def begin(self) -> None:
+        """Have every site agree, and pay; then send the queries that it has not yet."""
+        agreed = self._propose("agree")
         arrays = self.queries.arrays
         for start in range(0, len(arrays.ids), BLOCK):
             rows = slice(start, start + BLOCK)
@@ -133,6 +137,11 @@ class RemoteSites:
                     "labelled": arrays.labelled[rows],
                 }
                 self._ask("queries", block, lacking, start=start)
+
+    def _propose(self, kind: str) -> dict[str, Message]:
+        assert self._terms is not None  # noqa: S101  # considered
+        stated = self._terms.agreement.plan.calibrate().to_json()
+        return self._ask(kind, terms=self._terms.to_json(), stated=stated)
 
     def sums(self, calibrated: CalibratedPlan, names: Sequence[Name]) -> list[Sum]:
         """Statistics, summed over all sites and queries; with all shares of the noise, if any."""

@@ -18,11 +18,12 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from canal.errors import FederationError
+from canal.errors import FederationError, RefusalError
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution
 from canal.federation.identity import Identity, read_roster
@@ -59,8 +60,13 @@ class Site:
 
     @classmethod
     def open(cls, folder: Path) -> Site:
-        """The site of a folder."""
-        return cls(SiteSettings.read(folder))
+        """The site of a folder; what an earlier process had still to destroy is destroyed."""
+        settings = SiteSettings.read(folder)
+        for journal in sessions(settings.sessions):
+            if journal.finished is not None:
+                with suppress(RefusalError), journal.open():  # unless another process is at it
+                    journal.finish(journal.finished)
+        return cls(settings)
 
     @cached_property
     def identity(self) -> Identity:
@@ -99,9 +105,9 @@ class Site:
             with self._lock:
                 kind = str(message.head.get("kind"))
                 if kind not in self._answers:
-                    raise FederationError(f"a site is not asked for {kind!r}")
+                    raise RefusalError(f"a site is not asked for {kind!r}")
                 return self._answers[kind](self, message, request)
-        except FederationError as error:
+        except RefusalError as error:
             _log.warning("refused: %s", error)
             return Message({"ok": False, "error": str(error)}).to_bytes()
         # Other errors name files of this host, or what is in them.
@@ -118,25 +124,36 @@ class Site:
 
     def _join(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
-        with journal.open():
-            # Once: some signatures are random, and terms hold them.
-            if journal.member is None:
+        with journal.open(new=True):
+            if self._must_introduce(journal):
                 self._refuse_crowds()
                 journal.introduce(self._introduction(message.head, journal))
             known = journal.member or {}
-            if known["trust"] != message.head["trust"]:
-                raise FederationError("this session was begun under another model of trust")
+            asked = [message.head["trust"], bool(message.head.get("research"))]
+            if [known["trust"], known["research"]] != asked:
+                raise RefusalError("this session was begun under another model of trust")
         return _yes(**known)
+
+    def _must_introduce(self, journal: Journal) -> bool:
+        """Once: some signatures are random, and terms hold them. But a site may change before."""
+        known = journal.member
+        if known is None:
+            return True
+        if journal.agreed is not None or journal.finished is not None:
+            return False
+        here = self.identity.certificate.decode(), self._ensemble.initialisation
+        return (known["certificate"], known["initialisation"]) != here
 
     def _introduction(self, head: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
         """What this site shows of itself: what all must have in common, and a signed key."""
         if head["trust"] not in self.settings.trust:
-            raise FederationError(
+            raise RefusalError(
                 f"this site takes part in {' or '.join(self.settings.trust)}, not in "
                 f"{head['trust']!r}"
             )
         shown = {
             "trust": head["trust"],
+            "research": bool(head.get("research")),
             "initialisation": self._ensemble.initialisation,
             "trained_initialisation": self._ensemble.trained_initialisation,
             "layer": self.teacher.tap.layer,
@@ -145,7 +162,7 @@ class Site:
             ),
         }
         if head["trust"] == "trusted":
-            shown["claim"] = self._shown_claim(journal, research=bool(head.get("research")))
+            shown["claim"] = self._shown_claim(journal, research=shown["research"])
         return shown
 
     def _shown_claim(self, journal: Journal, *, research: bool) -> list[str]:
@@ -158,13 +175,13 @@ class Site:
     def _refuse_crowds(self) -> None:
         unused = [each for each in sessions(self.settings.sessions) if each.agreed is None]
         if len(unused) > _MOST_OPEN:
-            raise FederationError(
+            raise RefusalError(
                 f"{len(unused)} sessions were begun here and came to nothing; the site removes "
                 "those before it begins another"
             )
 
     def _consider(self, message: Message, _: bytes) -> bytes:
-        """Say whether this site would agree; nothing is charged or written."""
+        """Say whether this site would agree; nothing is charged."""
         journal = self._journal(message)
         with journal.open():
             Payment(self.settings, self._check(message.head, journal)).check()
@@ -184,18 +201,18 @@ class Site:
         terms = Terms.from_json(head["terms"])
         agreed = journal.agreed
         if agreed is not None and agreed != terms.to_json():
-            raise FederationError("other terms were agreed to in this session; begin a new one")
+            raise RefusalError("other terms were agreed to in this session; begin a new one")
         if journal.finished is not None:
-            raise FederationError("this release is finished here; a new one needs a new session")
+            raise RefusalError("this release is finished here; a new one needs a new session")
         if terms.session != head["session"]:
-            raise FederationError("these terms are of another session")
+            raise RefusalError("these terms are of another session")
         terms.check(self.settings, journal.keys(), self._known)
         self._check_teacher(terms.agreement)
-        asked = Asked(terms, journal, self._ensemble.images)
+        asked = Asked(terms, journal, self._shape)
         if not self.settings.again:
             asked.queries.refuse_repeated(sessions(self.settings.sessions))
         if not same(head["stated"], asked.flat.to_json()):
-            raise FederationError(
+            raise RefusalError(
                 "the noise that is stated is not what the plan's epsilon needs; this site derived "
                 "other numbers"
             )
@@ -205,13 +222,13 @@ class Site:
         ensemble, plan = self._ensemble, agreement.plan
         here = ensemble.initialisation, self.teacher.tap.layer
         if (agreement.initialisation, agreement.layer) != here:
-            raise FederationError("the teacher here has another initialisation, or another layer")
+            raise RefusalError("the teacher here has another initialisation, or another layer")
         if plan.trained_initialisation < ensemble.trained_initialisation:
-            raise FederationError("the initialisation was trained on images; the plan denies it")
+            raise RefusalError("the initialisation was trained on images; the plan denies it")
         if ensemble.images:
             channels, *size = ensemble.images
             if ensemble.shape(channels, size) != (plan.channels, plan.grid):
-                raise FederationError(
+                raise RefusalError(
                     f"the plan is for {plan.channels} channels of {plan.grid}, and the teacher "
                     "here has others"
                 )
@@ -236,9 +253,9 @@ class Site:
         with journal.open():
             statistics = Statistics.from_json(message.head["statistics"])
             if journal.published not in (None, statistics.to_json()):
-                raise FederationError("other statistics were published in this session")
+                raise RefusalError("other statistics were published in this session")
             if not same(message.head["mechanism"], asked.mechanism(statistics).to_json()):
-                raise FederationError(
+                raise RefusalError(
                     "the mechanism that is stated does not follow from the plan and the published "
                     "statistics; this site derived other noise"
                 )
@@ -252,10 +269,9 @@ class Site:
             return self._contribution(asked, journal).features(int(message.head["block"]), request)
 
     def _contribution(self, asked: Asked, journal: Journal) -> Contribution:
-        if not journal.has_answered:
-            if not self.settings.again:
-                asked.queries.refuse_repeated(sessions(self.settings.sessions), received=True)
-            asked.queries.note()
+        # Two sessions may have agreed before either answered.
+        if not self.settings.again and not journal.has_answered:
+            asked.queries.refuse_repeated(sessions(self.settings.sessions))
         return Contribution(asked, journal, self.teacher, self._claim)
 
     def _finish(self, message: Message, _: bytes) -> bytes:
@@ -267,10 +283,10 @@ class Site:
                 asked.check_published(manifest)
                 Payment(self.settings, asked).commit(manifest.digest)
             elif journal.finished != manifest.digest:
-                raise FederationError("this release was finished with another manifest")
+                raise RefusalError("this release was finished with another manifest")
+            self._asked.pop(str(message.head["session"]), None)
             # Also where it was: whoever was killed in between has not destroyed everything.
             journal.finish(manifest.digest)
-            self._asked.pop(str(message.head["session"]), None)
         return _yes()
 
     _answers: ClassVar[dict[str, Callable[[Site, Message, bytes], bytes]]] = {
@@ -289,25 +305,29 @@ class Site:
     def _journal(self, message: Message) -> Journal:
         session = str(message.head["session"])
         if not _SESSION.fullmatch(session):
-            raise FederationError("a session is named by 32 hexadecimal digits")
+            raise RefusalError("a session is named by 32 hexadecimal digits")
         return Journal(self.settings.sessions / session)
 
     def _session(self, message: Message) -> tuple[Asked, Journal]:
         """What was agreed to; a process that was started anew reads it from the journal."""
         journal, session = self._journal(message), str(message.head["session"])
+        if journal.finished is not None:
+            raise RefusalError("this release is finished here; agree first, to another")
         if session not in self._asked:
-            if journal.finished is not None:
-                raise FederationError("this release is finished here; agree first, to another")
             self._asked[session] = self._load(journal)
         return self._asked[session], journal
+
+    def _shape(self) -> tuple[int, ...]:
+        """Of the images that the teacher is made for."""
+        return self._ensemble.images
 
     def _load(self, journal: Journal) -> Asked:
         agreed = journal.agreed
         if agreed is None:
-            raise FederationError("nothing was agreed to in this session; agree first")
-        asked = Asked(Terms.from_json(agreed), journal, self._ensemble.images)
+            raise RefusalError("nothing was agreed to in this session; agree first")
+        asked = Asked(Terms.from_json(agreed), journal, self._shape)
         if not Payment(self.settings, asked).is_made:
-            raise FederationError("this session was never paid for; agree first")
+            raise RefusalError("this session was never paid for; agree first")
         return asked
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from canal.errors import FederationError, ReleaseError
+from canal.errors import RefusalError, ReleaseError
 from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
@@ -31,6 +31,7 @@ class Terms:
         agreement: what the release will be.
         roster: by name, every site's public key, certificate and signature.
         block: how many queries a message answers.
+        images: SHA-256 of every query's image alone, in order; features depend on nothing else.
     """
 
     session: str
@@ -38,6 +39,7 @@ class Terms:
     agreement: Agreement
     roster: Mapping[str, Mapping[str, str]]
     block: int
+    images: tuple[str, ...]
 
     @cached_property
     def digest(self) -> str:
@@ -56,7 +58,7 @@ class Terms:
             return None
         word, _, number = self.agreement.noise.partition(" ")
         if word != "seed" or not number.isdecimal():
-            raise FederationError(f"noise of the kind {self.agreement.noise!r} is unknown")
+            raise RefusalError(f"noise of the kind {self.agreement.noise!r} is unknown")
         return int(number)
 
     def to_json(self) -> dict[str, Any]:
@@ -67,6 +69,7 @@ class Terms:
             "agreement": self.agreement.to_json(),
             "roster": {name: dict(entry) for name, entry in self.roster.items()},
             "block": self.block,
+            "images": list(self.images),
         }
 
     @classmethod
@@ -74,7 +77,7 @@ class Terms:
         """The reverse of `to_json`.
 
         Raises:
-            FederationError: these are no terms.
+            RefusalError: these are no terms.
         """
         try:
             agreed = values["agreement"]
@@ -91,9 +94,10 @@ class Terms:
                 ),
                 {str(name): dict(entry) for name, entry in values["roster"].items()},
                 int(values["block"]),
+                tuple(str(image) for image in values["images"]),
             )
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise FederationError(f"these terms cannot be understood: {error!r}") from error
+            raise RefusalError(f"these terms cannot be understood: {error!r}") from error
 
     def check(self, settings: SiteSettings, keys: Keys, known: Mapping[str, str]) -> None:
         """Refuse terms that a site does not take part in.
@@ -107,50 +111,51 @@ class Terms:
         try:
             check_plan(plan, cohorts)
         except ReleaseError as error:
-            raise FederationError(str(error)) from error
+            raise RefusalError(str(error)) from error
         if plan.unit == "image":
-            raise FederationError(
+            raise RefusalError(
                 "sites answer for their patients; take a plan of the unit patient, or the paper's"
             )
         if plan.allocation == "none":
-            raise FederationError("a release without noise protects nobody; this site gives none")
+            raise RefusalError("a release without noise protects nobody; this site gives none")
         if self.seed is not None and not settings.research:
-            raise FederationError(
+            raise RefusalError(
                 "seeded noise protects nobody; this site takes no part in research runs "
                 "(`research = true` in its site.toml, for public data only)"
             )
         if plan.trust not in settings.trust:
-            raise FederationError(
+            raise RefusalError(
                 f"this site takes part in {' or '.join(settings.trust)}, not in {plan.trust}"
             )
         if plan.trust == "secure-sum" and plan.colluding < settings.colluding:
-            raise FederationError(
+            raise RefusalError(
                 f"this site insists on t = {settings.colluding} colluding sites, and the plan "
                 f"allows for {plan.colluding}"
             )
-        if len(self.agreement.queries) != plan.participants.queries:
-            raise FederationError(
+        named = {len(self.agreement.queries), len(self.images), plan.participants.queries}
+        if len(named) > 1:
+            raise RefusalError(
                 f"{len(self.agreement.queries)} queries are named, {plan.participants.queries} "
                 "paid for"
             )
         if not self.key or self.block < BATCH or self.block % BATCH:
-            raise FederationError(f"a block has a multiple of {BATCH} queries, and a charge a key")
+            raise RefusalError(f"a block has a multiple of {BATCH} queries, and a charge a key")
         self._check_roster(settings.name, keys, known)
 
     def _check_roster(self, name: str, keys: Keys, known: Mapping[str, str]) -> None:
         if set(self.roster) != set(self.agreement.cohorts):
-            raise FederationError("the roster is not that of the cohorts")
+            raise RefusalError("the roster is not that of the cohorts")
         for other, entry in self.roster.items():
             certificate = entry["certificate"].encode()
             if known.get(other) != fingerprint(certificate):
-                raise FederationError(
+                raise RefusalError(
                     f"{other!r} is unknown here, or has another certificate than was agreed on; "
                     "compare fingerprints with that site, by phone say"
                 )
             content = introduction(other, self.session, bytes.fromhex(entry["public"]))
             verify(certificate, content, bytes.fromhex(entry["signature"]))
         if self.public_keys.get(name) != keys.public:
-            raise FederationError(f"the roster has another key for {name!r} than its own")
+            raise RefusalError(f"the roster has another key for {name!r} than its own")
 
 
 def introduction(name: str, session: str, public: bytes) -> bytes:

@@ -207,9 +207,15 @@ class Ledger:
                         "commit", r.cohort, r.unit, r.rho, draws=r.draws, key=key, note=str(note)
                     )
 
-    def balance(self, cohort: str, unit: Unit) -> Balance:
-        """What a cohort may spend under one unit, and what it spent."""
-        return _balance(self.rows(), cohort, check_unit(unit))
+    def balance(self, cohort: str, unit: Unit, *, draws: int = 0) -> Balance:
+        """What a cohort may spend under one unit, and what it spent.
+
+        Args:
+            cohort: whose budget.
+            unit: of privacy.
+            draws: noise values that the next release will take; they leave a little less.
+        """
+        return _balance(self.rows(), cohort, check_unit(unit), draws=draws)
 
     def rows(self) -> list[Row]:
         """Every row, once the chain was found to hold."""

@@ -188,6 +188,7 @@ class _Run:
         return Noise(self.secret, (self.claim,), self.options.paired)
 
     def make(self, paid: dict[str, Any] | None) -> None:
+        self.sites.begin()
         self.workspace.write_down("plan", self.plan.calibrate().to_json())
         statistics = self._statistics()
         calibrated = self.plan.calibrate(statistics.weights(self.plan))
@@ -209,14 +210,14 @@ class _Run:
         """Charge everyone, once; the key tells nothing without the secret."""
         key = self.secret.key(b"ledger", self.claim).hex()
         if not self.private:
-            self.sites.begin(self.agreement, self.secret, key)
+            self.sites.consider(self.agreement, self.secret, key)
             return None
         flat = self.plan.calibrate()
         due = charges(flat, self.sites.cohorts)
         if self.ledger is not None:
             check_queries(self.ledger, flat)
             self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
-        self.sites.begin(self.agreement, self.secret, key)
+        self.sites.consider(self.agreement, self.secret, key)
         entries = [
             {"cohort": each.cohort, "unit": each.unit, "rho": each.rho, "draws": each.draws}
             for each in due

@@ -57,8 +57,10 @@ def clip(blocks: ArrayLike, caps: ArrayLike, lattice: Lattice, *, nonnegative: b
     >>> clip([[[3.0, 4.0]]], [10.0], Lattice(0.25), nonnegative=False).integers
     array([[[1, 1]]])
     """
-    if not (np.asarray(caps) >= 0).all():
+    lengths = np.asarray(caps, dtype=np.float64)
+    if not (lengths >= 0).all():
         raise InvalidValueError("a cap is a length, and cannot be negative")
+    lengths = np.abs(lengths)  # there is a zero with a sign, and division keeps it
     given = np.asarray(blocks, dtype=np.float64)
     values = given.reshape(*given.shape[:2], -1)
     # The sum of finite numbers may overflow; the largest of them cannot.
@@ -73,7 +75,7 @@ def clip(blocks: ArrayLike, caps: ArrayLike, lattice: Lattice, *, nonnegative: b
     unit = values / np.where(peak > 0, peak, 1.0)[..., None]
     length = np.sqrt(np.square(unit).sum(axis=2))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        below_cap = peak / np.asarray(caps, dtype=np.float64)
+        below_cap = peak / lengths
         factor = np.fmin(below_cap, 1 / length)
     unit *= np.where(peak > 0, factor, 0.0)[..., None]
     return Clipped(_inside(unit, lattice).reshape(given.shape), broken)

@@ -56,6 +56,10 @@ def check_fit(plan: Plan, sites: Sites, queries: Queries) -> None:
             "the shared initialisation was, or may have been, trained on the queries; the plan "
             "must say so (trained_initialisation)"
         )
+    if not queries.arrays.labelled.any():
+        raise ReleaseError(
+            "no query has a label, and importance is the gradient of a loss; label a few of them"
+        )
     shape = sites.shape(queries.arrays.images.shape[1], queries.arrays.images.shape[2:])
     if shape != (plan.channels, plan.grid):
         raise ReleaseError(

@@ -56,8 +56,11 @@ class Sites(Protocol):
     def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """C and grid of the bottleneck for images of this size."""
 
-    def begin(self, agreement: Agreement, secret: Secret, key: str) -> None:
-        """Have every site agree to this release, and pay for it under this key; or refuse."""
+    def consider(self, agreement: Agreement, secret: Secret, key: str) -> None:
+        """Ask every site whether it would agree to this release, to be paid under this key."""
+
+    def begin(self) -> None:
+        """Have every site agree, and pay."""
 
     def sums(self, calibrated: CalibratedPlan, names: Sequence[Name]) -> list[Sum]:
         """Statistics, summed over all sites and queries; with all shares of the noise, if any."""
@@ -121,13 +124,16 @@ class LocalSites:
         """C and grid of the bottleneck for images of this size."""
         return self.ensemble.shape(channels, size)
 
-    def begin(self, agreement: Agreement, secret: Secret, key: str) -> None:  # noqa: ARG002
-        """Nothing to agree on; the one ledger of this process was charged before."""
+    def consider(self, agreement: Agreement, secret: Secret, key: str) -> None:  # noqa: ARG002
+        """Nobody to ask; where noise comes in shares, all of them are drawn here."""
         if agreement.plan.trust == "secure-sum":
             self._shares = {
                 claim[0]: agreement.noise_of_site(secret.at(claim[0]), claim, self.options.paired)
                 for claim in self.claims
             }
+
+    def begin(self) -> None:
+        """Nothing to agree on; the one ledger of this process was charged before."""
 
     def sums(self, calibrated: CalibratedPlan, names: Sequence[Name]) -> list[Sum]:
         """Statistics, summed over teachers and queries; with all shares of the noise, if any."""

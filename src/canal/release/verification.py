@@ -271,7 +271,10 @@ def _ledger(manifest: Manifest, ledger: Ledger) -> str:
                 f"{ledger.path} knows this release with another manifest; the folder was changed "
                 "after it was published"
             )
-    return f"charged once to {', '.join(sorted({str(cohort) for cohort, *_ in due}))}"
+    others = {charge["cohort"] for charge in charged} - {cohort for cohort, *_ in due}
+    return f"charged once to {', '.join(sorted({str(cohort) for cohort, *_ in due}))}" + (
+        f"; of {', '.join(sorted(map(str, others)))} this ledger knows nothing" if others else ""
+    )
 
 
 def same(stated: Any, derived: Any) -> bool:
