@@ -1,0 +1,31 @@
+"""docs/results.md says what the cells say, and leaves none of them out."""
+
+from pathlib import Path
+
+import pytest
+
+from canal.experiments.cell import Places
+from canal.experiments.grid import missing
+from canal.experiments.paper import EXPERIMENTS
+from canal.experiments.preset import PRESETS
+
+ROOT = Path(__file__).parents[2]
+CPU = PRESETS["cpu"]
+PLACES = Places(ROOT, ROOT, ROOT / "results/cpu")
+THERE = [name for name, each in EXPERIMENTS.items() if not missing(each.cells(CPU), PLACES)]
+
+
+def test_table_1_is_there():
+    assert "table1" in THERE
+
+
+@pytest.mark.parametrize("name", THERE)
+def test_the_page_is_what_the_cells_say(name):
+    page = (ROOT / "docs/results.md").read_text()
+    for table in EXPERIMENTS[name].page(CPU, PLACES).split("\n\n"):
+        assert table.strip() in page
+    if name == "qualitative":  # outlines are drawn where the data and the students are
+        return
+    for file, drawn in EXPERIMENTS[name].figures(CPU, PLACES).items():
+        assert (PLACES.results / file).read_text() == drawn
+        assert file in page
