@@ -30,6 +30,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield all_up
 
 
+@pytest.mark.slow
 def test_bytes_reach_each_site_and_come_back(hosts: Hosts) -> None:
     job, out = hosts.order("hello NAME", "who", "fill:13000", "bye NAME", "who")
     found = wait(hosts.kits.admin, job, seconds=90, every=0.5)

@@ -87,6 +87,7 @@ def test_the_direction_is_kept(values, step, cap, nonnegative):
 def test_units_of_measurement_do_not_matter(values, step, cap, power):
     """Feature and cap in other units: the same integers, to the bit for a power of two."""
     values = np.where(np.abs(values) < 1e-200, 0.0, values.astype(np.float64))
+    values = np.clip(values, -1e200, 1e200)  # what another unit still holds
     limits = np.full(values.shape[1], cap)
     here, there = (
         clip(values * factor, limits * factor, Lattice(step), nonnegative=False).integers
