@@ -5,6 +5,17 @@ import sys
 import pytest
 from hypothesis import settings
 
+from tiny import (  # noqa: F401  # fixtures, for whoever asks
+    architecture,
+    arrays,
+    checkpoints,
+    ensemble,
+    initialisation,
+    make_plan,
+    queries,
+    teachers,
+)
+
 # Deterministic: a commit that passes once passes again. No deadline: machines differ.
 settings.register_profile("canal", deadline=None, derandomize=True)
 settings.load_profile("canal")

@@ -1,18 +1,10 @@
 """`canal federation` as people type it."""
-# ruff: noqa: F811  # a fixture is imported, and asked for by the same name
 
 import json
 
 import pytest
 
-from tiny import (  # noqa: F401  # fixtures
-    SITES,
-    architecture,
-    arrays,
-    checkpoints,
-    initialisation,
-    teachers,
-)
+from tiny import SITES
 from typed import call
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is absent; pip install 'canal[federation]'")

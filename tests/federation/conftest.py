@@ -1,5 +1,4 @@
 """Three hospitals in this process, each with a folder, a teacher and a ledger of its own."""
-# ruff: noqa: F811  # a fixture is imported, and asked for by the same name
 
 import json
 import shutil
@@ -8,23 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from canal.federation import remote
 from canal.federation.identity import Identity
 from canal.federation.settings import Order
 from canal.federation.site import Site
 from canal.federation.transport import InMemory
 from canal.privacy import Ledger
-from tiny import (  # noqa: F401  # fixtures
-    SITES,
-    SIZE,
-    architecture,
-    arrays,
-    checkpoints,
-    ensemble,
-    initialisation,
-    make_plan,
-    queries,
-    teachers,
-)
+from tiny import SITES
 
 
 class Hospitals:
@@ -113,3 +102,9 @@ def make_order(tmp_path, asked, checkpoints):
         return Order(folder=Path(tmp_path), **(known | choices))
 
     return make
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Three blocks for forty queries."""
+    monkeypatch.setattr(remote, "BLOCK", 16)

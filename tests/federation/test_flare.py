@@ -98,17 +98,22 @@ def test_a_server_killed_and_started_again_takes_new_orders(hosts: Hosts) -> Non
     assert (found.state, found.is_over, found.complete) == ("LOST", True, False)
 
 
-@pytest.mark.slow
-def test_a_job_that_brings_code_is_refused(hosts: Hosts, tmp_path: Path) -> None:
-    write_job(tmp_path / "job", "order.json", SITES)
-    custom = tmp_path / "job" / "app" / "custom"
+def check_code_is_refused(hosts: Hosts, folder: Path) -> None:
+    """A job that brings code ends, and no site has it."""
+    write_job(folder / "job", "order.json", SITES)
+    custom = folder / "job" / "app" / "custom"
     custom.mkdir()
     (custom / "ours.py").write_text("print('here')")
-    job = tell(hosts.kits.admin, "submit", folder=str(tmp_path / "job"))
+    job = tell(hosts.kits.admin, "submit", folder=str(folder / "job"))
     found = wait(hosts.kits.admin, job, seconds=90, every=0.5)
     assert (found.is_over, found.complete) == (True, False)
     for kit in hosts.kits.sites.values():
         assert not list(kit.rglob("ours.py"))
+
+
+@pytest.mark.slow
+def test_a_job_that_brings_code_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    check_code_is_refused(hosts, tmp_path)
 
 
 @pytest.mark.slow
@@ -213,15 +218,7 @@ def test_a_server_without_a_policy_gets_neither_code_into_a_site_nor_files_out(
             )
             found = hosts.kits.roster["north"].encode() in ran.stdout
             assert found == is_read, ran.stdout + ran.stderr
-        write_job(tmp_path / "job", "order.json", SITES)
-        custom = tmp_path / "job" / "app" / "custom"
-        custom.mkdir()
-        (custom / "ours.py").write_text("print('here')")
-        job = tell(hosts.kits.admin, "submit", folder=str(tmp_path / "job"))
-        found = wait(hosts.kits.admin, job, seconds=90, every=0.5)
-        assert (found.is_over, found.complete) == (True, False)
-        for kit in hosts.kits.sites.values():
-            assert not list(kit.rglob("ours.py"))
+        check_code_is_refused(hosts, tmp_path)
         said = (tmp_path / "server.log").read_text()
         assert all(f"{name}: NVFLARE_ERROR: BYOC not permitted" in said for name in SITES)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from canal.errors import FederationError
-from canal.federation import remote
 from canal.federation.aggregate import read_queries, run
 from canal.models import checkpoint
 from canal.privacy.ledger import Ledger
@@ -15,11 +14,7 @@ from canal.release.ensemble import load_ensemble
 from canal.release.store import Release
 from canal.release.verification import verify
 
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Three blocks for forty queries."""
-    monkeypatch.setattr(remote, "BLOCK", 16)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def files(folder):

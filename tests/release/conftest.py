@@ -1,6 +1,5 @@
 """What the tests of a release share, beside tiny networks and queries."""
 
-# ruff: noqa: F811  # a fixture is imported, and asked for by the same name
 import json
 import select
 import subprocess
@@ -11,17 +10,7 @@ import numpy as np
 import pytest
 
 from canal.privacy import Ledger
-from tiny import (  # noqa: F401  # fixtures
-    SITES,
-    architecture,
-    arrays,
-    checkpoints,
-    ensemble,
-    initialisation,
-    make_plan,
-    queries,
-    teachers,
-)
+from tiny import SITES
 
 
 @pytest.fixture

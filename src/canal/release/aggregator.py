@@ -1,6 +1,7 @@
 """The aggregator: claims, pays, draws, publishes. Each step can be cut off and done again.
 
-1. *Pay*: the ledger, or every site's own, is charged before any private tensor is read.
+1. *Pay*: the ledger is charged before any private tensor is read. Sites that are elsewhere are
+   asked whether they would; each pays from its own ledger once the folder is claimed.
 2. *Claim* the folder for exactly these arguments.
 3. *Statistics*, with the noise that the plan fixed; every other sigma follows from them and is
    written down.

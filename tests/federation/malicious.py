@@ -1,0 +1,58 @@
+"""An aggregator that asks for more than one honest release; what tests of refusals share."""
+
+import json
+
+import pytest
+
+from canal.errors import FederationError
+from canal.federation.aggregate import run
+from canal.federation.message import Message
+
+
+class Malicious:
+    """A transport that changes the questions of one kind, and remembers all."""
+
+    def __init__(self, inner, kind="", change=lambda head, arrays: None):
+        self.inner, self.kind, self.change = inner, kind, change
+        self.sent, self.heard = [], []
+
+    @property
+    def sites(self):
+        return self.inner.sites
+
+    def ask(self, requests):
+        changed = {}
+        for name, request in requests.items():
+            message = Message.from_bytes(request)
+            if message.head["kind"] == self.kind:
+                head, arrays = json.loads(json.dumps(message.head)), dict(message.arrays)
+                self.change(head, arrays)
+                request = Message(head, arrays).to_bytes()
+            changed[name] = request
+        answers = self.inner.ask(changed)
+        self.sent.append(changed)
+        self.heard.append(answers)
+        return answers
+
+
+def refused(hospitals, order, kind, change, match):
+    with pytest.raises(FederationError, match=match):
+        run(order, Malicious(hospitals.transport, kind, change))
+
+
+def unpaid(hospitals):
+    return not any(hospitals.charges(name) for name in hospitals.names)
+
+
+def set_in(*path, value):
+    def change(head, arrays):
+        at = head
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = value(at[path[-1]]) if callable(value) else value
+
+    return change
+
+
+# A plan with private statistics, at patient level.
+PAPER = {"preset": "paper", "plan": {"epsilon": 8.0, "unit": "patient"}}

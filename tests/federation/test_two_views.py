@@ -1,0 +1,127 @@
+"""One noisy view of a query, and no second one."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from canal.errors import FederationError
+from canal.federation import remote
+from canal.federation.aggregate import run
+from canal.federation.message import Message
+from federation.malicious import Malicious, refused, set_in
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
+
+class TestTwoViews:
+    """One noisy view of a query, and no second one."""
+
+    def test_another_content_under_the_same_name(self, hospitals, make_order):
+        def repaint(head, arrays):
+            arrays["images"] = np.asarray(arrays["images"]) ^ 255
+
+        refused(hospitals, make_order(), "queries", repaint, "has other content than was agreed")
+
+    def test_the_same_queries_in_another_session(self, hospitals, make_order):
+        run(make_order("first"), hospitals.transport)
+        with pytest.raises(FederationError, match="40 of these queries were answered in another"):
+            run(make_order("second"), hospitals.transport)
+        assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
+
+    def test_a_site_may_allow_it_and_is_charged(self, make_hospitals, make_order):
+        hospitals = make_hospitals(again=True, epsilon=13.0)
+        first = run(make_order("first"), hospitals.transport)
+        second = run(make_order("second"), hospitals.transport)
+        assert all(len(hospitals.charges(name)) == 2 for name in hospitals.names)
+        apart = first.integers(first.ids[0]) != second.integers(first.ids[0])
+        assert apart.mean() > 0.9  # noise of its own
+        with pytest.raises(FederationError, match="does not cover this release"):
+            run(make_order("third"), hospitals.transport)
+
+    def test_nothing_more_in_a_session_that_is_finished(self, hospitals, make_order):
+        spy = Malicious(hospitals.transport)
+        run(make_order(), spy)
+        for kind in ("publish", "features", "queries"):
+            with pytest.raises(FederationError, match="agree first"):
+                self._again(spy, kind, lambda head, arrays: None)
+        with pytest.raises(FederationError, match="is finished here"):
+            self._again(spy, "agree", lambda head, arrays: None)
+
+    @staticmethod
+    def _again(transport, kind, change):
+        for requests in transport.sent:
+            request = next(iter(requests.values()))
+            message = Message.from_bytes(request)
+            if message.head["kind"] == kind:
+                head = json.loads(json.dumps(message.head))
+                change(head, {})
+                remote.ask(transport.inner, Message(head, message.arrays))
+
+    @pytest.fixture
+    def stopped(self, hospitals, make_order):
+        """A release that stops before its last block, and all that was said until then."""
+        spy = Malicious(hospitals.transport)
+        real = spy.ask
+
+        def ask(requests):
+            head = Message.from_bytes(next(iter(requests.values()))).head
+            if head["kind"] == "features" and head["block"] == 2:
+                raise FederationError("stopped")
+            return real(requests)
+
+        spy.ask = ask
+        with pytest.raises(FederationError, match="stopped"):
+            run(make_order(), spy)
+        return spy
+
+    def test_other_caps_for_a_block_that_was_answered(self, hospitals, stopped):
+        change = set_in("statistics", "caps", "values", 0, value=9.0)
+        with pytest.raises(FederationError, match="other statistics were published"):
+            self._again(stopped, "publish", change)
+
+    def test_other_terms_while_it_is_under_way(self, hospitals, stopped):
+        for change in (
+            set_in("terms", "key", value="another"),
+            set_in("terms", "block", value=32),
+            set_in("terms", "agreement", "plan", "epsilon", value=7.0),
+        ):
+            with pytest.raises(FederationError, match="other terms were agreed to"):
+                self._again(stopped, "agree", change)
+
+    def test_another_request_under_the_same_number(self, hospitals, stopped):
+        """Whatever a message says beside its number: it is answered once."""
+        with pytest.raises(FederationError, match="answered before, to another request"):
+            self._again(stopped, "features", lambda head, arrays: head.update(please="again"))
+
+    def test_the_same_request_has_the_same_answer(self, hospitals, stopped):
+        """Replayed, in any order, by a site that was started anew: the same bytes."""
+        hospitals.start()
+        pairs = [
+            (site, request, answers[site])
+            for requests, answers in zip(stopped.sent, stopped.heard, strict=True)
+            for site, request in requests.items()
+            if Message.from_bytes(request).head["kind"] in ("statistics", "features")
+        ]
+        assert len(pairs) == 6
+        for site, request, answer in reversed(pairs):
+            assert hospitals.sites[site].answer(request) == answer
+
+    def test_a_key_that_was_charged_before(self, make_hospitals, make_order):
+        """A second release under the first one's charge would be free."""
+        hospitals = make_hospitals(again=True)
+        first = run(make_order("first"), hospitals.transport)
+        key = first.manifest.ledger["key"]
+        change = set_in("terms", "key", value=key)
+        refused(hospitals, make_order("second"), "agree", change, "this key was charged before")
+        assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
+
+    def test_a_journal_that_was_removed_does_not_make_it_free(self, hospitals, stopped):
+        for name in hospitals.names:
+            shutil.rmtree(hospitals.home(name) / "sessions")
+        hospitals.start()
+        join, agree, *_ = (next(iter(requests.values())) for requests in stopped.sent)
+        remote.ask(hospitals.transport, Message.from_bytes(join))
+        with pytest.raises(FederationError, match="another key for 'north' than its own"):
+            remote.ask(hospitals.transport, Message.from_bytes(agree))
