@@ -2,9 +2,9 @@ r"""The game: which of two neighbouring worlds was released? Played with the rel
 
 Each world goes the way of a real release: features are clipped, put on the lattice and summed over
 teachers (`canal.release.rows`), caps and importance are summed over teachers and queries
-(`canal.release.statistics`); noise is added by `Mechanism.perturb` and `Sum.perturb` (of shares, those that nobody tells);
-integers are
-written to a shard and read from it. The score is the likelihood ratio of what was read,
+(`canal.release.statistics`); noise is added by `Mechanism.perturb` and `Sum.perturb` (of shares,
+what is left when t of them are known); integers are written to a shard and read from it. The score
+is the likelihood ratio of what was read,
 $\Lambda = \sum_j x_j d_j / \sigma_j^2$, with $d$ the distance of the two worlds before noise: by
 Neyman and Pearson, no score tells them apart better.
 
