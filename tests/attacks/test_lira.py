@@ -57,6 +57,7 @@ def test_inner_products_are_enough(left_out):
     assert ours == pytest.approx(naive(shadows, released, left_out))
 
 
+@pytest.mark.slow
 def test_with_many_shadows_it_is_as_good_as_can_be():
     """Whose directions are known: AUC Phi(|v| / sqrt 2). Within 0.03 of it with 400 shadows."""
     shadows = play(1.5, shadows=400, patients=8, dimensions=20)

@@ -30,6 +30,13 @@ def home(tmp_path_factory):
     return home
 
 
+@pytest.fixture(scope="module")
+def student(home):
+    """Trained on what the recipient has, alone."""
+    call(home, "student", "train", *CHOSEN, "--mode", "alone", "--out", "student")
+    return "student"
+
+
 CHOSEN = ("--init", "init", "--data", "data", "--split", "split.json", *SHORT)
 
 
@@ -47,15 +54,14 @@ def test_students_and_their_controls(home, mode, more, images):
     assert f"student of {images} images, {mode}" in said
 
 
-def test_measured_and_put_to_use(home):
-    call(home, "student", "train", *CHOSEN, "--mode", "alone", "--out", "student")
-    chosen = ("--student", "student", "--data", "data", "--split", "split.json")
+def test_measured_and_put_to_use(home, student):
+    chosen = ("--student", student, "--data", "data", "--split", "split.json")
     found = json.loads(call(home, "student", "evaluate", *chosen, "--json"))
     assert found["images"] == len(json.loads((home / "split.json").read_text())["test"])
     assert 0 <= found["dice"] <= 1
     assert (home / "student" / "grid.png").is_file()
     images = home / "data" / "ultrasound" / "images"
-    call(home, "student", "predict", "--student", "student", "--images", images, "--out", "masks")
+    call(home, "student", "predict", "--student", student, "--images", images, "--out", "masks")
     masks = sorted((home / "masks").iterdir())
     assert [path.stem for path in masks] == sorted(path.stem for path in images.iterdir())
     with Image.open(masks[0]) as mask:
@@ -79,26 +85,24 @@ def test_errors_are_one_sentence(home, arguments, word):
     assert not (home / "nothing").exists()
 
 
-def test_an_empty_folder_of_images(home):
+def test_an_empty_folder_of_images(home, student):
     (home / "empty").mkdir()
-    call(home, "student", "train", *CHOSEN, "--mode", "alone", "--out", "student")
     said = call(
-        *(home, "student", "predict", "--student", "student", "--images", "empty", "--out", "m"),
+        *(home, "student", "predict", "--student", student, "--images", "empty", "--out", "m"),
         code=2,
     )
     assert "no data set was recognised" in said
 
 
-def test_masks_never_replace_images(home, tmp_path):
+def test_masks_never_replace_images(home, student, tmp_path):
     """Into the images' own folder: refused before anything is written."""
-    call(home, "student", "train", *CHOSEN, "--mode", "alone", "--out", "careful")
     images = tmp_path / "images"
     images.mkdir()
     pixels = Image.new("RGB", (32, 32), "red")
     pixels.save(images / "a.png")
     pixels.save(images / "b.jpg")
     before = {path.name: path.read_bytes() for path in images.iterdir()}
-    words = ("student", "predict", "--student", "careful", "--images", images)
+    words = ("student", "predict", "--student", student, "--images", images)
     said = call(home, *words, "--out", images, code=2)
     assert "a.png is one of the images; give another --out" in said
     assert before == {path.name: path.read_bytes() for path in images.iterdir()}

@@ -88,6 +88,7 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
     assert about["data"]
 
 
+@pytest.mark.slow  # without the command, the quick suite kills one too
 def test_a_killed_training_goes_on_to_the_same_weights(home):
     call(home, "init", "--out", "init", "--size", "32", "--base-channels", "8")
     train = ("teacher", "train", "--data", "data", "--init", "init", "--size", "32")

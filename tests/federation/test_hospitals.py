@@ -94,7 +94,8 @@ def alone(path, checkpoints, folder):
     return create(folder, ensemble, queries, plan, seed=order.seed)
 
 
-@pytest.mark.parametrize("trust", ["secure-sum", pytest.param("trusted", marks=pytest.mark.slow)])
+@pytest.mark.slow  # in memory this is shown in the quick suite
+@pytest.mark.parametrize("trust", ["secure-sum", "trusted"])
 def test_a_release_over_mtls_is_byte_for_byte_that_of_one_process(
     hosts, give, checkpoints, tmp_path, trust
 ):

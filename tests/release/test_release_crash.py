@@ -160,7 +160,14 @@ def steps_of(phases, phase):
 
 
 @pytest.mark.parametrize(
-    ("preset", "part"), [("honest", 0), ("honest", 1), ("honest", 2), ("paper", 3), ("paper", 4)]
+    ("preset", "part"),
+    [
+        ("honest", 0),
+        pytest.param("honest", 1, marks=pytest.mark.slow),
+        pytest.param("honest", 2, marks=pytest.mark.slow),
+        ("paper", 3),
+        pytest.param("paper", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_anywhere_the_same_command_finishes_it(
     preset, part, work, make_plan, places, undisturbed

@@ -189,6 +189,7 @@ def test_a_full_disk_under_the_ledger(command, make_disk):
     command.assert_finished()
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow(command):
     """Where nothing can be mounted, a limit on files stands in for a full disk."""
     command.within = ("sh", "-c", 'ulimit -f 32 && exec "$@"', "sh")  # 16 kB
@@ -222,6 +223,7 @@ def test_the_ledger_says_why_it_cannot_write(ledger):
     assert "rollback" not in said
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_read_only(command, make_disk):
     disk = make_disk("size=1m")
     disk.remount("ro")
@@ -338,6 +340,7 @@ def test_two_runs_into_one_folder(command):
     command.assert_finished()
 
 
+@pytest.mark.slow
 def test_a_ledger_without_budget(command, tmp_path):
     command.ledger = Ledger(tmp_path / "other.sqlite")
     command.ledger_path = command.ledger.path

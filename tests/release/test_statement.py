@@ -252,3 +252,25 @@ def test_what_protects_nobody_promises_nothing(tmp_path, ensemble, queries, make
     for promise in release.statement["guarantee"].values():
         assert {promise[name] for name in ("epsilon", "epsilon_exact", "rho", "mu")} == {None}
         assert (promise["reading"], promise["parts"]) == ("Nothing is promised.", {})
+
+
+def test_a_channel_at_the_edge_is_paid_for_and_left_out(make_plan):
+    plan = make_plan("paper", allocation="reverse", unit="paper")
+
+    def weights(last):
+        return np.array([1.0] * (M - 1) + [last] + [0.0] * (C - M))
+
+    def is_published(last):
+        return len(plan.calibrate(weights(last)).published) == M
+
+    edge = weights(bisect(is_published, 1.0) * (1 - 1e-5))
+    calibrated = plan.calibrate(edge)
+    exact = {"sigma": 0.0}
+    hand = ByHand(
+        plan,
+        {"caps": {"values": [1.0] * C} | exact, "importance": {"values": edge.tolist()} | exact},
+    )
+
+    assert np.isfinite(calibrated.sigma("features")).all()
+    assert calibrated.published == tuple(hand.channels) == tuple(range(M - 1))
+    assert calibrated.guarantee.rho(plan.unit) == pytest.approx(hand.total(plan.unit), rel=CLOSE)
