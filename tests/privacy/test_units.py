@@ -5,7 +5,7 @@ import math
 import pytest
 
 from canal.errors import InvalidValueError, UnknownUnitError
-from canal.privacy import NEIGHBOURS, UNITS, Exposure, Participants
+from canal.privacy import ALL_UNITS, NEIGHBOURS, Exposure, Participants
 from canal.privacy.units import check_unit
 
 
@@ -15,6 +15,7 @@ def test_features_follow_the_table():
         "patient": Exposure(2 / 3, 1000),
         "image": Exposure(2.0, 4),
         "paper": Exposure(2 / 3, 4),
+        "membership": Exposure(2 / 3, 1000),
     }
 
 
@@ -29,7 +30,7 @@ def test_statistics_follow_the_design():
 def test_what_public_weights_read_in_the_clear_is_moved_by_images_alone():
     people = Participants(teachers=3, queries=1000, images_per_person=4)
     got = people.read_in_the_clear(bound=5.0)
-    assert set(got) == set(UNITS)
+    assert set(got) == set(ALL_UNITS)
     assert got["patient"].sensitivity == got["paper"].sensitivity == 0
     assert got["image"] == people.statistic(bound=5.0)["image"]
     assert got["image"].sensitivity == pytest.approx(4 * math.sqrt(2) * 5 / 1000)
@@ -41,7 +42,7 @@ def test_a_patients_part_does_not_depend_on_how_many_images_show_a_person():
 
 
 def test_every_unit_says_what_its_neighbours_are():
-    assert set(NEIGHBOURS) == set(UNITS)
+    assert set(NEIGHBOURS) == set(ALL_UNITS)
 
 
 @pytest.mark.parametrize("unit", ["", "Patient", "person", "pixel"])

@@ -80,6 +80,7 @@ def build(
     facts = Facts(private, noise["source"], noise["sampler"], mechanism.lattice.step, cohorts)
     rows = [min(256, queries - start) for start in range(0, queries, 256)]
     return Manifest(
+        kind="features",
         software=SOFTWARE,
         private=private,
         statement=state(calibrated, facts),
@@ -101,7 +102,7 @@ def build(
             {"file": f"features-{index:05d}.safetensors", "sha256": f"{index:064x}", "rows": count}
             for index, count in enumerate(rows)
         ],
-        images={f"query-{index}": [index // 256, index % 256] for index in range(queries)},
+        rows={f"query-{index}": [index // 256, index % 256] for index in range(queries)},
     )
 
 

@@ -216,7 +216,7 @@ def forge_the_noise(rng, victim):
 
 def forge_the_ids(rng, victim):
     content = victim.content()
-    places = content["images"]
+    places = content["rows"]
     one, other = rng.sample(sorted(places), 2)
     kind = rng.choice(("swap", "rename", "drop", "double", "order"))
     if kind == "swap":
@@ -228,7 +228,7 @@ def forge_the_ids(rng, victim):
     elif kind == "double":
         places["case-999"] = places[one]
     else:
-        content["images"] = dict(sorted(places.items(), reverse=True))
+        content["rows"] = dict(sorted(places.items(), reverse=True))
     victim.forge(content)
 
 

@@ -80,7 +80,7 @@ class Asked:
                     "initialisation": agreement.initialisation,
                     "tap": agreement.layer,
                 },
-                "queries": list(manifest.images) == [name for name, _ in agreement.queries],
+                "queries": list(manifest.rows) == [name for name, _ in agreement.queries],
                 "statistics": manifest.statistics == self.journal.published,
                 "charge": manifest.ledger is None or manifest.ledger["key"] == self.terms.key,
                 "privacy": manifest.private == agreement.private,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from canal.privacy.ledger import Balance, Charge, Ledger, balances, head_of
     from canal.privacy.posterior import posterior_mean
     from canal.privacy.randomness import Secret, Stream
-    from canal.privacy.units import NEIGHBOURS, UNITS, Exposure, Participants, Unit
+    from canal.privacy.units import ALL_UNITS, NEIGHBOURS, UNITS, Exposure, Participants, Unit
 
 # Loaded when first asked for: the ledger does not wait for NumPy, nor a plan for OpenSSL.
 _HOME = {
@@ -64,10 +64,11 @@ _HOME = {
     "ledger": ("Balance", "Charge", "Ledger", "balances", "head_of"),
     "posterior": ("posterior_mean",),
     "randomness": ("Secret", "Stream"),
-    "units": ("NEIGHBOURS", "UNITS", "Exposure", "Participants", "Unit"),
+    "units": ("ALL_UNITS", "NEIGHBOURS", "UNITS", "Exposure", "Participants", "Unit"),
 }
 
 __all__ = [
+    "ALL_UNITS",
     "NEIGHBOURS",
     "UNITS",
     "Balance",

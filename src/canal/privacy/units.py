@@ -13,6 +13,10 @@ image     one query image replaced, teachers fixed and public   1             1 
 paper     the paper's accounting: weight of the first, count    1/K           1 (m of a person)
           of the second; a joint guarantee for neither
 ========= ===================================================== ============= =================
+
+A fourth unit, `membership`, is a patient who is added to a cohort or removed from it. For features
+of arbitrary teachers that costs what replacing one costs; where every patient has a part of their
+own in what is published (`canal.adapters`), it is half of it.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from typing import Literal, get_args
 
 from canal.errors import InvalidValueError, UnknownUnitError
 
-Unit = Literal["patient", "image", "paper"]
-UNITS: tuple[Unit, ...] = get_args(Unit)
+Unit = Literal["patient", "image", "paper", "membership"]
+# Of features; then all that a ledger can count in.
+UNITS: tuple[Unit, ...] = ("patient", "image", "paper")
+ALL_UNITS: tuple[Unit, ...] = get_args(Unit)
 
 NEIGHBOURS: dict[Unit, str] = {
     "patient": "one patient of one site's training cohort is added, removed or replaced; "
@@ -33,15 +39,16 @@ NEIGHBOURS: dict[Unit, str] = {
     "the teachers are fixed and public",
     "paper": "the paper's accounting: one teacher changes, but on one query only; "
     "a guarantee for neither a patient nor an image",
+    "membership": "one patient is added to one site's training cohort, or removed from it",
 }
 
 
 def check_unit(unit: str) -> Unit:
     """Give the unit back if it is one that we know."""
-    for known in UNITS:
+    for known in ALL_UNITS:
         if unit == known:
             return known
-    raise UnknownUnitError(f"unit = {unit!r} is unknown; choose one of {', '.join(UNITS)}")
+    raise UnknownUnitError(f"unit = {unit!r} is unknown; choose one of {', '.join(ALL_UNITS)}")
 
 
 @dataclass(frozen=True)
@@ -105,10 +112,12 @@ class Participants:
         Exposure(sensitivity=0.5, count=100)
         """
         weight = diameter / self.teachers
+        patient = Exposure(weight, self.queries)
         return {
-            "patient": Exposure(weight, self.queries),
+            "patient": patient,
             "image": Exposure(diameter, self.images_per_person),
             "paper": Exposure(weight, self.images_per_person),
+            "membership": patient,
         }
 
     def statistic(self, bound: float) -> dict[Unit, Exposure]:
@@ -127,7 +136,8 @@ class Participants:
         """
         diameter = math.nextafter(math.sqrt(2), math.inf) * bound
         image = Exposure(diameter * self.images_per_person / self.queries)
-        return {"patient": Exposure(diameter / self.teachers), "image": image, "paper": image}
+        patient = Exposure(diameter / self.teachers)
+        return {"patient": patient, "image": image, "paper": image, "membership": patient}
 
     def read_in_the_clear(self, bound: float) -> dict[Unit, Exposure]:
         """Exposure of such a mean when public weights make it of the query images themselves.
@@ -135,4 +145,5 @@ class Participants:
         No teacher has a part in it, so no patient moves it; a query image does.
         """
         image = self.statistic(bound)["image"]
-        return {"patient": Exposure(0.0), "image": image, "paper": Exposure(0.0)}
+        nothing = Exposure(0.0)
+        return {"patient": nothing, "image": image, "paper": nothing, "membership": nothing}

@@ -43,7 +43,7 @@ from canal.release.shard import ROWS, Shard, describe_shard, shard_name, write_s
 from canal.release.sites import LocalSites, Sites
 from canal.release.statement import Facts, stamp, state
 from canal.release.statistics import Statistics, compute
-from canal.release.store import Release
+from canal.release.store import FEATURES, Release
 from canal.release.workspace import Workspace
 
 
@@ -284,6 +284,7 @@ class _Run:
             cohorts=self.sites.cohorts,
         )
         return Manifest(
+            kind=FEATURES,
             software=SOFTWARE,
             private=self.private,
             statement=state(calibrated, facts),
@@ -298,7 +299,7 @@ class _Run:
             noise=noise,
             ledger=paid,
             shards=[shard.to_json() for shard in shards],
-            images={name: [row // ROWS, row % ROWS] for row, name in enumerate(self.queries.ids)},
+            rows={name: [row // ROWS, row % ROWS] for row, name in enumerate(self.queries.ids)},
         )
 
 

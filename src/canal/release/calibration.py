@@ -152,6 +152,7 @@ def calibrate(plan: Plan, weights: ArrayLike | None = None) -> CalibratedPlan:
             "patient": Exposure(0.0),
             "image": Exposure(1.0),
             "paper": Exposure(0.0),
+            "membership": Exposure(0.0),
         }
         statistics.append(GaussianEvent("initialisation", (0.0,), exposures))
     room = 1 - _LESS

@@ -190,7 +190,7 @@ def _folder(manifest: Manifest) -> Iterable[str]:
     cohorts = ", ".join(escape(cohort) for cohort in people["cohorts"])
     yield bullets(
         (
-            f"Features of {number(len(manifest.images))} query images at {code(people['tap'])}, "
+            f"Features of {number(len(manifest.rows))} query images at {code(people['tap'])}, "
             f"for each {number(len(channels))} channels of {grid} values.",
             f"Channels {_runs(channels)}.",
             f"Cohorts {cohorts}.",

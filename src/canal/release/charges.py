@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from canal.release.plan import Plan
 
 QUERIES = "queries"
-_TEACHERS: tuple[Unit, ...] = ("patient", "paper")
+_TEACHERS: tuple[Unit, ...] = ("patient", "paper", "membership")
 
 
 def payers(plan: Plan, cohorts: Sequence[str]) -> list[tuple[str, Unit]]:

@@ -17,7 +17,7 @@ from typing import Any
 from canal.errors import ReleaseError
 from canal.version import __version__
 
-FORMAT = "canal-release/1"
+FORMAT = "canal-release/2"
 SOFTWARE = f"canal {__version__}"
 MANIFEST = "manifest.json"
 CARD = "card.html"
@@ -28,19 +28,22 @@ class Manifest:
     """Plain values, one entry a field.
 
     Args:
+        kind: what is released: `features` of queries, or `adapters`.
         software: that made it, with its version.
         private: False for a research run; then nothing here protects anybody.
         statement: what is promised to whom; follows from the entries below.
         plan: what was asked for.
-        statistics: caps and importance as published.
-        mechanism: channels, noise, lattice; follows from plan and statistics.
-        participants: cohorts, shared initialisation, the layer that was tapped.
+        statistics: as published: caps and importance; scales and bounds.
+        mechanism: noise and lattice; follows from plan and statistics.
+        participants: cohorts, shared initialisation, the layer that was tapped if one was.
         noise: where it came from.
         ledger: key and charges; null where nothing is charged.
         shards: files, their digests and rows.
-        images: id of every query, with the number of its shard and its row there.
+        rows: what is in every row of a shard (the id of a query, the number of a round), with the
+            number of its shard and its row there.
     """
 
+    kind: str
     software: str
     private: bool
     statement: dict[str, Any]
@@ -51,7 +54,7 @@ class Manifest:
     noise: dict[str, Any]
     ledger: dict[str, Any] | None
     shards: list[dict[str, Any]]
-    images: dict[str, list[int]]
+    rows: dict[str, list[int]]
 
     def to_bytes(self) -> bytes:
         """The file."""

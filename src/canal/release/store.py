@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+FEATURES = "features"
+
+
 class Release:
     """What was published, once; reading it costs nothing, however often.
 
@@ -33,6 +36,8 @@ class Release:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        if manifest.kind != FEATURES:
+            raise ReleaseError(f"{path} is a release of {manifest.kind}, not of {FEATURES}")
         try:
             self.plan = Plan.from_json(manifest.plan)
             numbers = manifest.mechanism
@@ -47,7 +52,7 @@ class Release:
             if not self.channels.shape == self.caps.shape == self.scale.shape == self.sigma.shape:
                 raise ValueError("not every channel has its cap, its scale and its sigma")
             self._shards = tuple(Shard(**entry) for entry in manifest.shards)
-            self._where = {name: (int(at[0]), int(at[1])) for name, at in manifest.images.items()}
+            self._where = {name: (int(at[0]), int(at[1])) for name, at in manifest.rows.items()}
             for entry in self._shards:
                 if type(entry.rows) is not int or entry.rows < 1:
                     raise ValueError(f"a shard has {entry.rows!r} rows")

@@ -124,7 +124,7 @@ def _shards(release: Release) -> str:
         if header["words"] != metadata(release.statement["stamp"]):
             raise ReleaseError(f"{entry['file']} warns of other things than the statement")
     places = {(number, row) for number, count in enumerate(rows) for row in range(count)}
-    listed = [tuple(at) for at in release.manifest.images.values()]
+    listed = [tuple(at) for at in release.manifest.rows.values()]
     if len(listed) != len(places) or set(listed) != places:
         raise ReleaseError("the manifest does not list every row of the shards exactly once")
     if len(listed) != release.plan.participants.queries:

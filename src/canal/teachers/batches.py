@@ -78,9 +78,7 @@ class Batches:
         orientations = np.zeros(len(rows), dtype=np.int64)
         if self.augment:
             rng = np.random.default_rng([self.seed, 1, step])
-            orientations = rng.integers(orientation_count(images.shape[2:]), size=len(rows))
-            images = _vary_intensity(orient(images, orientations), rng)
-            masks = orient(masks, orientations)
+            images, masks, orientations = augmented(images, masks, rng)
         return Batch(images, masks, rows, orientations, step)
 
     def _rows(self, step: int) -> NDArray[np.int64]:
@@ -99,6 +97,21 @@ class Batches:
             rng = np.random.default_rng([self.seed, 0, number])
             self._orders[number] = rng.permutation(len(self.arrays.ids))
         return self._orders[number]
+
+
+def augmented(
+    images: Tensor, masks: Tensor, rng: np.random.Generator
+) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+    """Images flipped, turned and changed in intensity, masks flipped and turned alike, and how.
+
+    Args:
+        images: float `[B, C, *size]`.
+        masks: `[B, 1, *size]`.
+        rng: decides.
+    """
+    orientations = rng.integers(orientation_count(images.shape[2:]), size=len(images))
+    varied = _vary_intensity(orient(images, orientations), rng)
+    return varied, orient(masks, orientations), orientations
 
 
 def to_float(pixels: Tensor) -> Tensor:
