@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from canal.privacy.units import UNITS
+from canal.privacy.events import Guarantee
+from canal.privacy.gaussian import Conversion
+from canal.privacy.units import UNITS, Unit
 from canal.release.calibration import finite_or_none
+from canal.release.manifest import Manifest
 from canal.release.store import Release
 from canal.release.verification import check_statement
 
@@ -17,18 +21,36 @@ def account(release: Release, delta: float | None = None) -> dict[str, Any]:
         release: an opened one.
         delta: another than the plan's.
     """
-    plan = release.plan
-    delta = plan.delta if delta is None else delta
     promise = check_statement(release.manifest).guarantee
+    return price(release.manifest, promise, release.plan.conversion, UNITS, delta)
+
+
+def price(
+    manifest: Manifest,
+    promise: Guarantee,
+    conversion: Conversion,
+    known: Sequence[Unit],
+    delta: float | None = None,
+) -> dict[str, Any]:
+    """What a promise costs every unit, and each part's share.
+
+    Args:
+        manifest: whose statement was checked.
+        promise: that follows from its plan.
+        conversion: of the plan.
+        known: units that it speaks of.
+        delta: another than the plan's.
+    """
+    delta = float(manifest.statement["delta"]) if delta is None else delta
     units: dict[str, Any] = {}
-    for unit in UNITS:
-        if not release.private:
+    for unit in known:
+        if not manifest.private:
             units[unit] = {"epsilon": None, "epsilon_exact": None, "rho": None, "shares": {}}
             continue
         rho = promise.rho(unit)
         finite = finite_or_none(rho)
         units[unit] = {
-            "epsilon": finite_or_none(promise.epsilon(delta, unit, plan.conversion)),
+            "epsilon": finite_or_none(promise.epsilon(delta, unit, conversion)),
             "epsilon_exact": finite_or_none(promise.epsilon(delta, unit, "exact")),
             "rho": finite,
             "shares": {
@@ -36,9 +58,9 @@ def account(release: Release, delta: float | None = None) -> dict[str, Any]:
             },
         }
     return {
-        "stamp": release.statement["stamp"],
-        "unit": plan.unit,
+        "stamp": manifest.statement["stamp"],
+        "unit": manifest.statement["unit"],
         "delta": delta,
-        "conversion": plan.conversion,
+        "conversion": conversion,
         "units": units,
     }

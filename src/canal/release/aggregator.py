@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from canal.errors import LedgerError, ReleaseError
+from canal.errors import ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret
@@ -37,6 +36,7 @@ from canal.release.mechanism import Mechanism
 from canal.release.noise import Noise
 from canal.release.options import Options
 from canal.release.plan import Plan
+from canal.release.publication import check_unpublished, commit, paid, secret_of, telling
 from canal.release.queries import Queries
 from canal.release.rows import make_rows
 from canal.release.shard import ROWS, Shard, describe_shard, shard_name, write_shard
@@ -134,30 +134,20 @@ def aggregate(
     )
     claim = agreement.to_json() | {"teachers": sites.claims}
     workspace = Workspace(Path(out))
-    with _telling(workspace), workspace.open(claim):
+    with telling(workspace), workspace.open(claim):
         if not workspace.is_published():
-            secret = workspace.secret() if seed is None else Secret.seeded(seed)
+            secret = secret_of(workspace, seed)
             run = _Run(workspace, sites, queries, agreement, secret, digest(claim), ledger, options)
-            paid = run.pay()
+            receipt = run.pay()
             workspace.claim(claim)
-            run.make(paid)
+            run.make(receipt)
         release = Release.open(workspace.out)
         if (release.manifest.plan, list(release.ids)) != (plan.to_json(), list(queries.ids)):
             raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
-        if release.manifest.ledger is not None and ledger is not None:
-            _commit(ledger, release.manifest.ledger["key"], release.manifest.digest)
+        commit(ledger, release.manifest)
         sites.finish(release.manifest)
         workspace.finish()
     return release
-
-
-def _commit(ledger: Ledger, key: str, manifest: str) -> None:
-    if not any(row.key == key for row in ledger.rows()):
-        raise LedgerError(
-            f"this release was not charged to {ledger.path}; give the ledger that was, with "
-            "--ledger"
-        )
-    ledger.commit(key, note=manifest)
 
 
 @dataclass(frozen=True)
@@ -188,20 +178,20 @@ class _Run:
             return None
         return Noise(self.secret, (self.claim,), self.options.paired)
 
-    def make(self, paid: dict[str, Any] | None) -> None:
+    def make(self, receipt: dict[str, Any] | None) -> None:
         self.sites.begin()
         self.workspace.write_down("plan", self.plan.calibrate().to_json())
         statistics = self._statistics()
         calibrated = self.plan.calibrate(statistics.weights(self.plan))
         cohorts = self.sites.cohorts
-        if paid is not None and not covers(paid["charges"], calibrated, cohorts):
+        if receipt is not None and not covers(receipt["charges"], calibrated, cohorts):
             raise ReleaseError("this release would cost more than was paid; this is a bug")
         mechanism = Mechanism.of(calibrated, statistics)
         self.workspace.write_down("mechanism", mechanism.to_json())
         self.sites.publish(statistics)
         shards = list(self._shards(mechanism, statistics))
-        manifest = self._manifest(mechanism, statistics, shards, paid)
-        self.check_unpublished(manifest)
+        manifest = self._manifest(mechanism, statistics, shards, receipt)
+        check_unpublished(self.ledger, manifest)
         staging = self.workspace.staging
         replace_file(staging / CARD, render(manifest).encode())
         replace_file(staging / MANIFEST, manifest.to_bytes())
@@ -219,20 +209,7 @@ class _Run:
             check_queries(self.ledger, flat)
             self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
         self.sites.consider(self.agreement, self.secret, key)
-        entries = [
-            {"cohort": each.cohort, "unit": each.unit, "rho": each.rho, "draws": each.draws}
-            for each in due
-        ]
-        return {"key": key, "charges": entries}
-
-    def check_unpublished(self, manifest: Manifest) -> None:
-        """Refuse to publish something else under a key that is committed already."""
-        if self.ledger is None or manifest.ledger is None:
-            return
-        for row in self.ledger.rows():
-            other = row.action == "commit" and row.note != manifest.digest
-            if other and row.key == manifest.ledger["key"]:
-                raise ReleaseError("this was released before with other content; make it anew")
+        return paid(key, due)
 
     def _statistics(self) -> Statistics:
         """Caps and importance: those that were drawn before, or drawn now."""
@@ -253,7 +230,7 @@ class _Run:
 
     def _shards(self, mechanism: Mechanism, statistics: Statistics) -> Iterator[Shard]:
         """Every shard, those that an earlier run finished as they are."""
-        warning = stamp(mechanism.calibrated, private=self.private)
+        warning = stamp(self.plan.allocation, private=self.private)
         noise = None if self.noise is None else self.noise.after(statistics)
         for number, start in enumerate(range(0, len(self.queries.ids), ROWS)):
             stop = min(start + ROWS, len(self.queries.ids))
@@ -271,7 +248,7 @@ class _Run:
         mechanism: Mechanism,
         statistics: Statistics,
         shards: list[Shard],
-        paid: dict[str, Any] | None,
+        receipt: dict[str, Any] | None,
     ) -> Manifest:
         calibrated = mechanism.calibrated
         source = noise_source(self.plan, private=self.secret.private)
@@ -297,19 +274,7 @@ class _Run:
                 "tap": self.sites.layer,
             },
             noise=noise,
-            ledger=paid,
+            ledger=receipt,
             shards=[shard.to_json() for shard in shards],
             rows={name: [row // ROWS, row % ROWS] for row, name in enumerate(self.queries.ids)},
         )
-
-
-@contextmanager
-def _telling(workspace: Workspace) -> Iterator[None]:
-    """What the system refuses, in one sentence with the way out."""
-    try:
-        yield
-    except OSError as error:
-        raise ReleaseError(
-            f"cannot write {error.filename or workspace.out}: {error.strerror or error}; mend that "
-            "and run the same command again: it goes on where it stopped, and pays nothing twice"
-        ) from error

@@ -34,6 +34,7 @@ FOR_WHOM = {
     "patient": "for a patient of a training cohort",
     "image": "for a query image",
     "paper": "in the paper’s accounting",
+    "membership": "for a patient who is added or removed",
 }
 PARTS = {
     "caps": "Caps: how large each channel gets",
@@ -52,7 +53,7 @@ def render(manifest: Manifest) -> str:
     statement = manifest.statement
     sections = (
         section("Who is protected, against what", sentences(statement["protected"])),
-        section("The guarantee, by unit of privacy", *_guarantee(statement), style="wide"),
+        section("The guarantee, by unit of privacy", *guarantee_table(statement), style="wide"),
         section("Where the budget went", *_budget(manifest), style="wide"),
         _charts(manifest),
         section("Trust model", sentences(statement["trust"])),
@@ -60,15 +61,16 @@ def render(manifest: Manifest) -> str:
         section("Not protected", sentences(statement["not_protected"])),
         section("Assumptions", sentences(statement["assumptions"])),
         section("In this folder", *_folder(manifest)),
-        section("Ledger", *_ledger(manifest)),
-        section("Check it yourself", *_check()),
-        section("Signature", *_signature(manifest)),
+        section("Ledger", *ledger_table(manifest)),
+        section("Check it yourself", *commands()),
+        section("Signature", *signature(manifest)),
     )
     title = f"Privacy card {manifest.digest[:DIGEST_LETTERS]}"
-    return document(title, (_stamp(statement), _headline(manifest), *sections, _footer(manifest)))
+    return document(title, (banner(statement), _headline(manifest), *sections, footer(manifest)))
 
 
-def _stamp(statement: dict[str, Any]) -> str:
+def banner(statement: dict[str, Any]) -> str:
+    """The warning on everything that protects nobody."""
     words = statement["stamp"]
     return f'<p class="stamp">{text(words)}</p>' if words else ""
 
@@ -79,7 +81,7 @@ def _headline(manifest: Manifest) -> str:
     if all(statement["guarantee"][unit]["epsilon"] is None for unit in units):
         figures = "<span><b>No guarantee</b> for anyone</span>"
     else:
-        figures = "".join(_epsilon(statement, unit) for unit in units)
+        figures = "".join(headline_epsilon(statement, unit) for unit in units)
     people = plan["participants"]
     facts = {
         "Sites": number(people["teachers"]),
@@ -88,27 +90,33 @@ def _headline(manifest: Manifest) -> str:
         "Allocation": plan["allocation"],
         "Weights": WEIGHTS[plan["weight"]],
     }
+    return header("release", figures, statement["guarantee"]["patient"]["reading"], facts)
+
+
+def header(kind: str, figures: str, reading: str, facts: dict[str, str]) -> str:
+    """The top of a card: its numbers, what they mean, and a few facts."""
     strip = "".join(
         f"<div><dt>{key}</dt><dd>{text(value)}</dd></div>" for key, value in facts.items()
     )
     return (
-        f'<header>\n<p class="kind">Privacy card of a CANAL release</p>\n<h1>{figures}</h1>\n'
-        f'<p class="lede">{text(statement["guarantee"]["patient"]["reading"])}</p>\n'
+        f'<header>\n<p class="kind">Privacy card of a CANAL {kind}</p>\n<h1>{figures}</h1>\n'
+        f'<p class="lede">{text(reading)}</p>\n'
         f'<dl class="strip">{strip}</dl>\n</header>'
     )
 
 
-def _epsilon(statement: dict[str, Any], unit: str) -> str:
+def headline_epsilon(statement: dict[str, Any], unit: str) -> str:
+    """The one number, large, and for whom it is."""
     epsilon = statement["guarantee"][unit]["epsilon"]
     large = "No guarantee" if epsilon is None else f"ε = {number(upwards(epsilon))}"
     where = "" if epsilon is None else f", at δ = {number(statement['delta'])}"
     return f'<span class="{unit}"><b>{large}</b> {FOR_WHOM[unit]}{where}</span>'
 
 
-def _guarantee(statement: dict[str, Any]) -> Iterable[str]:
+def guarantee_table(statement: dict[str, Any]) -> Iterable[str]:
+    """What is promised to every unit."""
     rows = []
-    for unit in UNITS:
-        promise = statement["guarantee"][unit]
+    for unit, promise in statement["guarantee"].items():
         epsilon, exact = (number(upwards(promise[name])) for name in ("epsilon", "epsilon_exact"))
         asked = "<small>asked for</small>" if unit == statement["unit"] else ""
         tighter = "" if exact == epsilon else f"<small>exact: {exact}</small>"
@@ -194,12 +202,17 @@ def _folder(manifest: Manifest) -> Iterable[str]:
             f"for each {number(len(channels))} channels of {grid} values.",
             f"Channels {_runs(channels)}.",
             f"Cohorts {cohorts}.",
-            f"Shared initialisation {code(_short(people['initialisation']))}",
+            f"Shared initialisation {code(shortened(people['initialisation']))}",
         )
     )
+    yield from files_table(manifest)
+
+
+def files_table(manifest: Manifest) -> Iterable[str]:
+    """The files, with their digests."""
     shards = manifest.shards[:MOST_SHARDS]
     rows = [
-        (code(shard["file"]), number(shard["rows"]), code(_short(shard["sha256"])))
+        (code(shard["file"]), number(shard["rows"]), code(shortened(shard["sha256"])))
         for shard in shards
     ]
     yield table(("File", "Rows", "SHA-256"), rows, numbers=(1,))
@@ -208,7 +221,8 @@ def _folder(manifest: Manifest) -> Iterable[str]:
     yield note(f"{more}Digests are shortened; {MANIFEST} has them in full.")
 
 
-def _ledger(manifest: Manifest) -> Iterable[str]:
+def ledger_table(manifest: Manifest) -> Iterable[str]:
+    """Who paid."""
     ledger = manifest.ledger
     if ledger is None:
         yield "<p>Nothing was charged to a ledger.</p>"
@@ -221,7 +235,8 @@ def _ledger(manifest: Manifest) -> Iterable[str]:
     yield table(("Cohort", "Unit", "ρ", "Noise values"), rows, numbers=(2, 3))
 
 
-def _check() -> Iterable[str]:
+def commands() -> Iterable[str]:
+    """How to check a release."""
     for command, words in (
         (
             "canal release verify DIR",
@@ -235,7 +250,8 @@ def _check() -> Iterable[str]:
         yield f"<pre><code>{command}</code></pre>{note(words)}"
 
 
-def _signature(manifest: Manifest) -> Iterable[str]:
+def signature(manifest: Manifest) -> Iterable[str]:
+    """Where to sign."""
     yield f"<p>I have read the card of the release {code(manifest.digest)}.</p>"
     fields = "".join(
         f'<div class="field">{name}</div>' for name in ("Name", "Office", "Date", "Signature")
@@ -243,15 +259,17 @@ def _signature(manifest: Manifest) -> Iterable[str]:
     yield f'<div class="fields">{fields}</div>'
 
 
-def _footer(manifest: Manifest) -> str:
+def footer(manifest: Manifest) -> str:
+    """What the page follows from."""
     about = note(
         f"This card follows from {MANIFEST} alone, whose digest is the one above. It answers what "
         "NIST SP 800-226 asks of a differential privacy guarantee."
     )
-    return f"<footer>{_stamp(manifest.statement)}{about}</footer>"
+    return f"<footer>{banner(manifest.statement)}{about}</footer>"
 
 
-def _short(digest: str) -> str:
+def shortened(digest: str) -> str:
+    """The first letters of a digest."""
     return f"{digest[:DIGEST_LETTERS]}…"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from canal.errors import ReleaseError
 from canal.privacy.randomness import SAMPLER, Secret
@@ -73,7 +73,19 @@ def check_fit(plan: Plan, sites: Sites, queries: Queries) -> None:
         )
 
 
-def noise_source(plan: Plan, *, private: bool) -> str:
+class Noisy(Protocol):
+    """A plan of whatever kind, as far as noise is concerned."""
+
+    @property
+    def allocation(self) -> str:
+        """How noise is spread; `none` for none."""
+
+    @property
+    def trust(self) -> str:
+        """Who adds it."""
+
+
+def noise_source(plan: Noisy, *, private: bool) -> str:
     """What a statement says about where the noise came from."""
     if plan.allocation == "none":
         return NO_NOISE
@@ -81,7 +93,7 @@ def noise_source(plan: Plan, *, private: bool) -> str:
     return f"a share of every site, each: {source}" if plan.trust == "secure-sum" else source
 
 
-def check_noise(plan: Plan, source: str, sampler: str) -> bool:
+def check_noise(plan: Noisy, source: str, sampler: str) -> bool:
     """Refuse noise of unknown origin; say whether what is known of it protects anybody."""
     known = {noise_source(plan, private=private): private for private in (False, True)}
     if source not in known or sampler != SAMPLER.decode():

@@ -50,6 +50,11 @@ class Noise:
         content = bytes.fromhex(queries.contents[row])
         return Stream(self.secret.key(b"features", *self._bound, name, content))
 
+    def of_round(self, number: int, published: bytes) -> Stream:
+        """The stream of one round of adapters, known by all that was published before it."""
+        before = b"" if self.paired else published
+        return Stream(self.secret.key(b"round", *self._bound, number.to_bytes(8), before))
+
     @property
     def _bound(self) -> tuple[bytes, ...]:
         return () if self.paired else self.context

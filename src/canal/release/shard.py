@@ -32,7 +32,7 @@ class Shard:
 
     Args:
         file: its name.
-        rows: how many queries.
+        rows: how many queries, or rounds.
         sha256: of the whole file; `canal release verify` recomputes it.
         xxh3_128: of the same, as fast as memory; every reader recomputes it.
     """
@@ -51,11 +51,13 @@ class Shard:
         """As plain values."""
         return asdict(self)
 
-    def map(self, folder: Path, shape: tuple[int, ...]) -> Stored:
+    def map(
+        self, folder: Path, shape: tuple[int, ...], kind: type[np.signedinteger] = np.int16
+    ) -> Stored:
         """The integers `[rows, *shape]`, mapped from the file once it was seen to be undamaged."""
         path = folder / self.file
-        shape = (self.rows, *shape)
-        nbytes = 2 * math.prod(shape)
+        shape, kept = (self.rows, *shape), np.dtype(kind).newbyteorder("<")
+        nbytes = kept.itemsize * math.prod(shape)
         try:
             data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
         except (OSError, ValueError) as error:  # ValueError: an empty file
@@ -65,12 +67,13 @@ class Shard:
                 f"{path} is damaged: it is not what the manifest describes; ask for it again"
             )
         # safetensors keeps its one tensor at the end, behind the header.
-        return data[data.size - nbytes :].view("<i2").reshape(shape)
+        stored: Stored = data[data.size - nbytes :].view(kept).reshape(shape)
+        return stored
 
 
-def shard_name(number: int) -> str:
+def shard_name(number: int, tensor: str = TENSOR) -> str:
     """Name of the file."""
-    return f"features-{number:05d}.safetensors"
+    return f"{tensor}-{number:05d}.safetensors"
 
 
 def metadata(stamp: str) -> dict[str, str]:
@@ -81,17 +84,18 @@ def metadata(stamp: str) -> dict[str, str]:
     return {"warning": stamp} if stamp else {"format": FORMAT}
 
 
-def write_shard(path: Path, integers: Stored, stamp: str) -> Shard:
-    """Write the integers `[rows, M, *grid]`; the file appears whole or not at all.
+def write_shard(path: Path, integers: Stored, stamp: str, tensor: str = TENSOR) -> Shard:
+    """Write the integers `[rows, ...]`; the file appears whole or not at all.
 
     Args:
         path: of the file.
         integers: to be stored.
         stamp: a warning, where they protect nobody.
+        tensor: what they are called in the file.
     """
     from safetensors.numpy import save
 
-    content = save({TENSOR: np.ascontiguousarray(integers)}, metadata(stamp))
+    content = save({tensor: np.ascontiguousarray(integers)}, metadata(stamp))
     replace_file(path, content)
     return Shard.of(path.name, len(integers), content)
 

@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 from canal.privacy.events import GaussianEvent, Guarantee
+from canal.privacy.gaussian import Conversion
 from canal.privacy.units import NEIGHBOURS, UNITS, Participants, Unit
 from canal.release.calibration import CalibratedPlan, finite_or_none
 from canal.release.digits import short, upwards
@@ -42,9 +43,9 @@ class Facts:
     cohorts: tuple[str, ...]
 
 
-def stamp(calibrated: CalibratedPlan, *, private: bool) -> str:
+def stamp(allocation: str, *, private: bool) -> str:
     """The warning on everything that protects nobody; empty otherwise."""
-    if calibrated.plan.allocation == "none":
+    if allocation == "none":
         return "NOT PRIVATE: no noise was added; for research on public data only"
     if not private:
         return "NOT PRIVATE: the noise is seeded and anyone can make it again; for research only"
@@ -55,12 +56,17 @@ def state(calibrated: CalibratedPlan, facts: Facts) -> dict[str, Any]:
     """Everything a privacy officer signs, as plain values."""
     plan = calibrated.plan
     return {
-        "stamp": stamp(calibrated, private=facts.private),
+        "stamp": stamp(plan.allocation, private=facts.private),
         "unit": plan.unit,
         "epsilon_asked": plan.epsilon,
         "delta": plan.delta,
         "conversion": plan.conversion,
-        "guarantee": {unit: _promise(calibrated, unit, private=facts.private) for unit in UNITS},
+        "guarantee": {
+            unit: promise(
+                calibrated.guarantee, unit, plan.delta, plan.conversion, private=facts.private
+            )
+            for unit in UNITS
+        },
         "split": {
             "caps": plan.paid_split.caps,
             "importance": plan.paid_split.importance,
@@ -75,8 +81,10 @@ def state(calibrated: CalibratedPlan, facts: Facts) -> dict[str, Any]:
     }
 
 
-def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[str, Any]:
-    plan, promise = calibrated.plan, calibrated.guarantee
+def promise(
+    guarantee: Guarantee, unit: Unit, delta: float, conversion: Conversion, *, private: bool
+) -> dict[str, Any]:
+    """What is promised to one unit, in numbers and in words."""
     if not private:
         nothing = dict.fromkeys(("epsilon", "epsilon_exact", "rho", "mu"))
         return nothing | {
@@ -85,22 +93,22 @@ def _promise(calibrated: CalibratedPlan, unit: Unit, *, private: bool) -> dict[s
             "reading": "Nothing is promised.",
             "parts": {},
         }
-    epsilon = promise.epsilon(plan.delta, unit, plan.conversion)
-    rho, mu = promise.rho(unit), promise.mu(unit)
+    epsilon = guarantee.epsilon(delta, unit, conversion)
+    rho, mu = guarantee.rho(unit), guarantee.mu(unit)
     return {
         "epsilon": finite_or_none(epsilon),
-        "epsilon_exact": finite_or_none(promise.epsilon(plan.delta, unit, "exact")),
+        "epsilon_exact": finite_or_none(guarantee.epsilon(delta, unit, "exact")),
         "rho": finite_or_none(rho),
         "mu": finite_or_none(mu),
         "neighbours": NEIGHBOURS[unit],
-        "protects": unit != "paper" and _detected(mu) <= NO_PROTECTION,
+        "protects": unit != "paper" and detected(mu) <= NO_PROTECTION,
         "reading": _reading(unit, epsilon, mu),
         "parts": {
             event.name: {
                 "rho": finite_or_none(event.rho(unit)),
                 "share": event.rho(unit) / rho if 0 < rho < math.inf else None,
             }
-            for event in promise.events
+            for event in guarantee.events
         },
     }
 
@@ -113,8 +121,8 @@ def _reading(unit: Unit, epsilon: float, mu: float) -> str:
         )
     if unit == "paper":
         return "The paper's accounting, to be compared with its tables; a guarantee for nobody."
-    caught = _detected(mu)
-    whom = "patients of a training cohort" if unit == "patient" else "query images"
+    caught = detected(mu)
+    whom = "query images" if unit == "image" else "patients of a training cohort"
     share = "nearly all" if caught > 0.995 else f"at most {short(upwards(100 * caught, 3))} in 100"
     sentence = (
         "Someone who reads this release and wrongly names 1 in 100 outsiders can rightly name "
@@ -123,7 +131,7 @@ def _reading(unit: Unit, epsilon: float, mu: float) -> str:
     return sentence + (" That is no protection." if caught > NO_PROTECTION else "")
 
 
-def _detected(mu: float) -> float:
+def detected(mu: float) -> float:
     """Most true positives at 1 % false ones that Gaussian DP with this mu leaves."""
     normal = NormalDist()
     return normal.cdf(normal.inv_cdf(FALSE_ALARMS) + mu)
@@ -168,12 +176,12 @@ def _asked_otherwise(event: GaussianEvent, plan: Plan, people: Participants) -> 
 
 
 def _protected(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
-    warning = stamp(calibrated, private=facts.private)
+    plan, guarantee = calibrated.plan, calibrated.guarantee
+    warning = stamp(plan.allocation, private=facts.private)
     if warning:
         return [f"{warning}."]
-    plan, promise = calibrated.plan, calibrated.guarantee
-    epsilon = promise.epsilon(plan.delta, "patient", plan.conversion)
-    in_name = _detected(promise.mu("patient")) > NO_PROTECTION
+    epsilon = guarantee.epsilon(plan.delta, "patient", plan.conversion)
+    in_name = detected(guarantee.mu("patient")) > NO_PROTECTION
     often = "once, with noise added once" if plan.releases == 1 else f"{plan.releases} times"
     sentences = [
         ("In name only: e" if in_name else "E")
@@ -184,7 +192,7 @@ def _protected(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
         f"{often}. Reading the release again, or training any number of "
         "students on it, reveals nothing more.",
     ]
-    image = promise.epsilon(plan.delta, "image", plan.conversion)
+    image = guarantee.epsilon(plan.delta, "image", plan.conversion)
     if math.isfinite(image):
         most = plan.participants.images_per_person
         sentences.append(
@@ -222,11 +230,20 @@ def _not_protected(calibrated: CalibratedPlan) -> list[str]:
 
 
 def _trust(plan: Plan, facts: Facts) -> list[str]:
-    return _secure_sum(plan, facts) if plan.trust == "secure-sum" else _central(facts)
+    if plan.trust == "secure-sum":
+        return secure_sum(plan.participants.teachers, plan.colluding, plan.excess, facts)
+    return central("every teacher's features", facts)
 
 
-def _secure_sum(plan: Plan, facts: Facts) -> list[str]:
-    sites, told = plan.participants.teachers, plan.colluding
+def secure_sum(sites: int, told: int, excess: float, facts: Facts) -> list[str]:
+    """Who is trusted with what where every site adds a share of the noise.
+
+    Args:
+        sites: K.
+        told: t, the sites that may tell others their shares.
+        excess: how much wider the noise is for readers.
+        facts: of the release.
+    """
     whoever = f"whoever learns the shares of {told} of them" if told else "anyone who learns none"
     return [
         f"Secure sum of {sites} sites (secure-sum): every site adds a share of the noise before it "
@@ -234,7 +251,7 @@ def _secure_sum(plan: Plan, facts: Facts) -> list[str]:
         "that noisy sum, and nothing of a single site.",
         f"Colluding sites: t = {told}. Each share has a variance of 1/{sites - told} of the noise "
         f"that is accounted for, so every epsilon here holds against {whoever}, the aggregator "
-        f"among them. Readers face {short(plan.excess)} times that noise.",
+        f"among them. Readers face {short(excess)} times that noise.",
         f"Noise: {facts.noise}."
         + (
             " Each secret stays at its site and is destroyed when the release is finished."
@@ -244,9 +261,15 @@ def _secure_sum(plan: Plan, facts: Facts) -> list[str]:
     ]
 
 
-def _central(facts: Facts) -> list[str]:
+def central(what: str, facts: Facts) -> list[str]:
+    """Who is trusted with what where an aggregator adds the noise.
+
+    Args:
+        what: it sees without noise.
+        facts: of the release.
+    """
     return [
-        "Central model: the aggregator sees every teacher's features before noise is added, and "
+        f"Central model: the aggregator sees {what} before noise is added, and "
         "all sites trust it with that. The readers of this folder need not be trusted.",
         f"Noise: {facts.noise}."
         + (

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -53,58 +53,81 @@ class Check:
     detail: str
 
 
+class Checks:
+    """What was looked at in one release folder; nothing is believed.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[Check] = []
+
+    def look(self, what: str, at: Callable[[], str]) -> bool:
+        """Look at one thing, and note what was found; say if it is as it should be."""
+        try:
+            with np.errstate(all="ignore"):  # a forged number may overflow; it will not compare
+                self.found.append(Check(what, True, at()))
+        except CanalError as error:
+            self.found.append(Check(what, False, str(error)))
+        # Whatever a forger put where a number should be.
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            self.found.append(Check(what, False, f"the manifest contradicts itself: {error}"))
+        except OSError as error:
+            self.found.append(Check(what, False, f"{self.path} cannot be read: {error.strerror}"))
+        return bool(self.found[-1].passed)
+
+    def files(self, manifest: Manifest) -> None:
+        """The folder holds what the manifest lists, and nothing else."""
+        self.look("files", lambda: _files(self.path, manifest))
+
+    def card(self, manifest: Manifest, render: Callable[[Manifest], str]) -> None:
+        """The card is the one of this manifest."""
+        if manifest.software == SOFTWARE:
+            self.look("card", lambda: _card(self.path, manifest, render))
+        else:
+            made = f"made by {manifest.software}; compare it there, this is {SOFTWARE}"
+            self.found.append(Check("card", None, made))
+
+    def ledger(self, manifest: Manifest, ledger: Ledger | None) -> None:
+        """Everyone was charged, once, for this very manifest."""
+        if manifest.ledger is None:
+            self.found.append(Check("ledger", None, "nothing is charged for a research run"))
+        elif ledger is None:
+            self.found.append(Check("ledger", None, "not looked at; give it with --ledger"))
+        else:
+            self.look("ledger", lambda: _ledger(manifest, ledger))
+
+
 def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
-    """Check everything that can be checked; nothing is believed.
+    """Check everything of a release of features that can be checked.
 
     Args:
         path: the release folder.
         ledger: that was charged, where the reader has it.
     """
-    found: list[Check] = []
-
-    def look(what: str, at: Callable[[], str]) -> bool:
-        try:
-            with np.errstate(all="ignore"):  # a forged number may overflow; it will not compare
-                found.append(Check(what, True, at()))
-        except CanalError as error:
-            found.append(Check(what, False, str(error)))
-        # Whatever a forger put where a number should be.
-        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            found.append(Check(what, False, f"the manifest contradicts itself: {error}"))
-        except OSError as error:
-            found.append(Check(what, False, f"{path} cannot be read: {error.strerror}"))
-        return bool(found[-1].passed)
-
-    opened: list[Release] = []
+    checks, opened = Checks(path), []
 
     def manifest() -> str:
         opened.append(Release.open(path))
         return f"{len(opened[0])} queries, digest {opened[0].manifest.digest[:12]}"
 
-    if not look("manifest", manifest):
-        return found
+    if not checks.look("manifest", manifest):
+        return checks.found
     release = opened[0]
-    look("files", lambda: _files(release))
-    look("shards", lambda: _shards(release))
-    look("statement", lambda: _statement(release.manifest))
-    look("noise", lambda: _noise(release))
-    if release.manifest.software == SOFTWARE:
-        look("card", lambda: _card(release))
-    else:
-        made = f"made by {release.manifest.software}; compare it there, this is {SOFTWARE}"
-        found.append(Check("card", None, made))
-    if release.manifest.ledger is None:
-        found.append(Check("ledger", None, "nothing is charged for a research run"))
-    elif ledger is None:
-        found.append(Check("ledger", None, "not looked at; give it with --ledger"))
-    else:
-        look("ledger", lambda: _ledger(release.manifest, ledger))
-    return found
+    checks.files(release.manifest)
+    checks.look("shards", lambda: _shards(release))
+    checks.look("statement", lambda: _statement(release.manifest))
+    checks.look("noise", lambda: _noise(release))
+    checks.card(release.manifest, render)
+    checks.ledger(release.manifest, ledger)
+    return checks.found
 
 
-def _files(release: Release) -> str:
-    expected = {MANIFEST, CARD} | {entry["file"] for entry in release.manifest.shards}
-    there = {child.name for child in release.path.iterdir()}
+def _files(path: Path, manifest: Manifest) -> str:
+    expected = {MANIFEST, CARD} | {entry["file"] for entry in manifest.shards}
+    there = {child.name for child in path.iterdir()}
     if there != expected:
         odd = sorted(there ^ expected)[0]
         raise ReleaseError(f"{odd} is {'too much' if odd in there else 'missing'} in the folder")
@@ -114,24 +137,41 @@ def _files(release: Release) -> str:
 def _shards(release: Release) -> str:
     rows = [len(stored) for stored in release.shards()]
     shape = [len(release.channels), *release.plan.grid]
-    for number, entry in enumerate(release.manifest.shards):
-        if _sha256(release.path / entry["file"]) != entry["sha256"]:
-            raise ReleaseError(f"{entry['file']} is not what the manifest describes")
-        header = _header(release.path / entry["file"])
-        want = {"dtype": "I16", "shape": [rows[number], *shape]}
-        if {key: header.get(key) for key in want} != want:
-            raise ReleaseError(f"{entry['file']} is no tensor of {want['shape']} 16-bit integers")
-        if header["words"] != metadata(release.statement["stamp"]):
-            raise ReleaseError(f"{entry['file']} warns of other things than the statement")
-    places = {(number, row) for number, count in enumerate(rows) for row in range(count)}
-    listed = [tuple(at) for at in release.manifest.rows.values()]
-    if len(listed) != len(places) or set(listed) != places:
-        raise ReleaseError("the manifest does not list every row of the shards exactly once")
-    if len(listed) != release.plan.participants.queries:
+    listed = check_shards(release.path, release.manifest, rows, shape, TENSOR, "I16")
+    if listed != release.plan.participants.queries:
         raise ReleaseError(
-            f"{len(listed)} queries were released, {release.plan.participants.queries} paid for"
+            f"{listed} queries were released, {release.plan.participants.queries} paid for"
         )
     return f"{len(rows)}, every digest holds"
+
+
+def check_shards(
+    path: Path, manifest: Manifest, rows: Sequence[int], shape: list[int], tensor: str, kind: str
+) -> int:
+    """Every shard is the tensor that the manifest describes, every row listed once; how many.
+
+    Args:
+        path: the folder.
+        manifest: of the same.
+        rows: of every shard.
+        shape: of a row.
+        tensor: what a shard calls its integers.
+        kind: of the integers, as safetensors calls it.
+    """
+    for number, entry in enumerate(manifest.shards):
+        if _sha256(path / entry["file"]) != entry["sha256"]:
+            raise ReleaseError(f"{entry['file']} is not what the manifest describes")
+        header = _header(path / entry["file"], tensor)
+        want = {"dtype": kind, "shape": [rows[number], *shape]}
+        if {key: header.get(key) for key in want} != want:
+            raise ReleaseError(f"{entry['file']} is no tensor of {want['shape']} integers ({kind})")
+        if header["words"] != metadata(manifest.statement["stamp"]):
+            raise ReleaseError(f"{entry['file']} warns of other things than the statement")
+    places = {(number, row) for number, count in enumerate(rows) for row in range(count)}
+    listed = [tuple(at) for at in manifest.rows.values()]
+    if len(listed) != len(places) or set(listed) != places:
+        raise ReleaseError("the manifest does not list every row of the shards exactly once")
+    return len(listed)
 
 
 def _sha256(path: Path) -> str:
@@ -142,7 +182,7 @@ def _sha256(path: Path) -> str:
         raise ReleaseError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _header(path: Path) -> dict[str, Any]:
+def _header(path: Path, tensor: str) -> dict[str, Any]:
     """The entry of the one tensor of a safetensors file whose digest was checked, and its words."""
     try:
         with path.open("rb") as file:
@@ -151,9 +191,9 @@ def _header(path: Path) -> dict[str, Any]:
                 raise ReleaseError(f"{path.name} has a header of {length} bytes")
             content = json.loads(file.read(length))
         words = content.pop("__metadata__", None)
-        if list(content) != [TENSOR]:
-            raise ReleaseError(f"{path.name} holds other tensors than {TENSOR!r}")
-        return dict(content[TENSOR]) | {"words": words}
+        if list(content) != [tensor]:
+            raise ReleaseError(f"{path.name} holds other tensors than {tensor!r}")
+        return dict(content[tensor]) | {"words": words}
     except (OSError, struct.error, ValueError, TypeError, AttributeError) as error:
         raise ReleaseError(f"{path.name} is no safetensors file: {error}") from error
 
@@ -225,9 +265,7 @@ def _noise(release: Release) -> str:
         count += values.shape[0] * values.shape[2]
     caps = np.array(release.manifest.mechanism["caps"])
     unit = np.divide(release.scale, caps, out=np.zeros_like(caps), where=caps > 0)
-    # Wilson and Hilferty's cube root: good to a fraction of a per cent in this tail.
-    quantile = NormalDist().inv_cdf(1e-9 / len(sigma))
-    least = count * max(0.0, 1 - 2 / (9 * count) + quantile * math.sqrt(2 / (9 * count))) ** 3
+    least = least_energy(count, len(sigma))
     seen = squares * np.square(unit / sigma)
     quiet = (seen < least) & (caps > 0)
     if quiet.any():
@@ -236,10 +274,22 @@ def _noise(release: Release) -> str:
     return "every channel varies at least as much as its noise"
 
 
-def _card(release: Release) -> str:
+def least_energy(count: int, looks: int) -> float:
+    """What the squares of so many standard normals add up to at least, but once in 1e9 times.
+
+    Args:
+        count: of them in a sum.
+        looks: how many sums are looked at.
+    """
+    # Wilson and Hilferty's cube root: good to a fraction of a per cent in this tail.
+    quantile = NormalDist().inv_cdf(1e-9 / looks)
+    return count * max(0.0, 1 - 2 / (9 * count) + quantile * math.sqrt(2 / (9 * count))) ** 3
+
+
+def _card(path: Path, manifest: Manifest, render: Callable[[Manifest], str]) -> str:
     try:
-        there = (release.path / CARD).read_bytes()
-        same = there == render(release.manifest).encode()
+        there = (path / CARD).read_bytes()
+        same = there == render(manifest).encode()
     except OSError as error:
         raise ReleaseError(f"{CARD} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,0 +1,180 @@
+r"""The adapter: the parameters of the shared network that patients teach.
+
+Any parameters by name, and, beside convolutions, products of two thin ones (Hu et al. 2021):
+$$W + B A, \qquad A: \text{r channels, drawn from a public seed}, \quad B = 0 \text{ at first.}$$
+`merge` folds them into the weights, so that what comes out is the network that went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Words for what has other names in every network.
+NORMS, HEAD = "norms", "head"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Which parameters; all of it public.
+
+    Args:
+        parts: patterns of names (`upcat_1.*`), `norms` for scale and shift of every
+            normalisation, `head` for the last layer.
+        rank: of the products beside convolutions; 0 for none.
+        beside: patterns of the convolutions that have one.
+        seed: of their fixed beginning.
+
+    >>> Adapter().parts
+    ('norms', 'head')
+    """
+
+    parts: tuple[str, ...] = (NORMS, HEAD)
+    rank: int = 0
+    beside: tuple[str, ...] = ("*",)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0:
+            raise InvalidValueError(f"rank = {self.rank!r} must be a whole number, at least 0")
+        if not self.parts and not self.rank:
+            raise InvalidValueError("an adapter without parameters teaches nothing; name some")
+
+    def install(self, network: nn.Module) -> Coordinates:
+        """Prepare a network in place, and give the parameters that are to be taught."""
+        if self.rank:
+            _put_beside(network, self)
+        names = [name for name, _ in network.named_parameters()]
+        chosen: set[str] = set()
+        for part in self.parts:
+            found = _matching(network, names, part)
+            if not found:
+                raise InvalidValueError(
+                    f"no parameter is called {part!r}; there are {', '.join(names[:3])} and "
+                    f"{max(0, len(names) - 3)} more"
+                )
+            chosen |= found
+        chosen |= {name for name in names if _is_product(name) and self.rank}
+        return Coordinates(network, [name for name in names if name in chosen])
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"parts": list(self.parts), "beside": list(self.beside)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Adapter:
+        """The reverse of `to_json`."""
+        return cls(**values | {"parts": tuple(values["parts"]), "beside": tuple(values["beside"])})
+
+
+class Coordinates:
+    """Some parameters as one vector.
+
+    Args:
+        network: that has them.
+        names: in order.
+    """
+
+    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+        have = dict(network.named_parameters())
+        self.names = tuple(names)
+        self._parameters = [have[name] for name in names]
+        self.groups = _groups(network, names)
+
+    def __len__(self) -> int:
+        return sum(each.numel() for each in self._parameters)
+
+    def read(self) -> Tensor:
+        """Their values, `[d]`; a copy."""
+        import torch
+
+        return torch.cat([each.detach().reshape(-1) for each in self._parameters]).cpu()
+
+    def write(self, values: Tensor) -> None:
+        """Give the network these values."""
+        import torch
+
+        sizes = [each.numel() for each in self._parameters]
+        with torch.no_grad():
+            for each, part in zip(self._parameters, values.split(sizes), strict=True):
+                each.copy_(part.reshape(each.shape))
+
+
+def merge(network: nn.Module) -> None:
+    """Fold all products into the weights beside them; the network computes what it computed."""
+    from canal.adapters.product import Product
+
+    for parent in list(network.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, Product):
+                setattr(parent, name, child.folded())
+
+
+def _matching(network: nn.Module, names: Sequence[str], part: str) -> set[str]:
+    from torch import nn
+    from torch.nn.modules.instancenorm import _InstanceNorm
+
+    if part == HEAD:
+        last = names[-1].rpartition(".")[0]
+        return {name for name in names if name.rpartition(".")[0] == last}
+    if part == NORMS:
+        kinds = (nn.GroupNorm, _InstanceNorm, nn.LayerNorm)
+        homes = {name for name, each in network.named_modules() if isinstance(each, kinds)}
+        return {name for name in names if name.rpartition(".")[0] in homes}
+    return {name for name in names if fnmatchcase(name, part)}
+
+
+def _groups(network: nn.Module, names: Sequence[str]) -> NDArray[np.int64]:
+    """The channel of every coordinate: parameters of one layer that feed one output of it."""
+    from torch.nn.modules.conv import _ConvTransposeNd
+
+    modules, have = dict(network.named_modules()), dict(network.named_parameters())
+    first: dict[str, int] = {}
+    parts, free = [], 0
+    for name in names:
+        home, _, leaf = name.rpartition(".")
+        parameter = have[name]
+        turned = leaf == "weight" and isinstance(modules[home], _ConvTransposeNd)
+        axis = 1 if turned else 0
+        outputs = parameter.shape[axis] if parameter.ndim else 1
+        if home not in first:
+            first[home], free = free, free + outputs
+        shape = [-1 if each == axis else 1 for each in range(parameter.ndim)]
+        channels = np.arange(outputs).reshape(shape) + first[home]
+        parts.append(np.broadcast_to(channels, tuple(parameter.shape)).reshape(-1))
+    return np.concatenate(parts)
+
+
+def _is_product(name: str) -> bool:
+    return name.endswith((".inner.weight", ".outer.weight"))
+
+
+def _put_beside(network: nn.Module, adapter: Adapter) -> None:
+    """Put a product beside every convolution that is asked for."""
+    import torch
+    from torch.nn.modules.conv import _ConvNd
+
+    from canal.adapters.product import Product
+
+    modules = dict(network.named_modules())
+    chosen = [
+        name
+        for name, module in modules.items()
+        if isinstance(module, _ConvNd) and any(fnmatchcase(name, each) for each in adapter.beside)
+    ]
+    if not chosen:
+        raise InvalidValueError(f"no convolution is called {', '.join(adapter.beside)}")
+    generator = torch.Generator().manual_seed(adapter.seed)
+    for name in chosen:
+        home, _, leaf = name.rpartition(".")
+        setattr(modules[home], leaf, Product(modules[name], adapter.rank, generator))

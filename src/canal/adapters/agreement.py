@@ -1,0 +1,70 @@
+"""The agreement: all that is public about an adapter release before it is made, and binds all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from canal.adapters.plan import AdapterPlan
+from canal.adapters.update import UpdateSettings
+from canal.release.agreement import SECRET, digest
+from canal.release.noise import Noise
+
+if TYPE_CHECKING:
+    from canal.privacy.randomness import Secret
+
+
+@dataclass(frozen=True)
+class AdapterAgreement:
+    """What a release will be.
+
+    Args:
+        plan: what is asked for.
+        cohorts: of the sites, in the order of the release.
+        initialisation: digest of the weights that the rounds start from.
+        public: scales and bounds, as measured on the recipient's images.
+        update: how the next network follows from a sum.
+        augment: whether images are flipped, turned and changed in intensity, round by round.
+        noise: `secret`, or the seed of a research run.
+    """
+
+    plan: AdapterPlan
+    cohorts: tuple[str, ...]
+    initialisation: str
+    public: dict[str, Any]
+    update: UpdateSettings
+    augment: bool
+    noise: str
+
+    @property
+    def private(self) -> bool:
+        """Whether its noise is to protect anybody."""
+        return self.noise == SECRET and self.plan.allocation != "none"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "plan": self.plan.to_json(),
+            "cohorts": list(self.cohorts),
+            "initialisation": self.initialisation,
+            "public": self.public,
+            "update": self.update.to_json(),
+            "augment": self.augment,
+            "noise": self.noise,
+        }
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of all of it."""
+        return digest(self.to_json())
+
+    def noise_of_site(self, secret: Secret, claim: list[str], paired: bool = False) -> Noise:
+        """A site's noise under this agreement: bound to it, and to the site's own patients.
+
+        Args:
+            secret: of the site.
+            claim: what determines what its patients add; private.
+            paired: for the arms of an experiment.
+        """
+        return Noise(secret, (self.digest, digest(claim)), paired)

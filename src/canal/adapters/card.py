@@ -1,0 +1,104 @@
+"""The privacy card of an adapter release: one page, for a privacy officer to read and sign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+from canal.release.card import (
+    DIGEST_LETTERS,
+    banner,
+    commands,
+    files_table,
+    footer,
+    guarantee_table,
+    header,
+    headline_epsilon,
+    ledger_table,
+    shortened,
+    signature,
+)
+from canal.release.chart import Point, lines
+from canal.release.digits import number, short
+from canal.release.manifest import Manifest
+from canal.release.page import bullets, code, document, figure, section, sentences
+
+NAMES = {"membership": "added", "patient": "replaced"}
+
+
+def render(manifest: Manifest) -> str:
+    """The card of an adapter release, an HTML document.
+
+    Args:
+        manifest: of the release; all that the card says is in it.
+    """
+    statement = manifest.statement
+    sections = (
+        section("Who is protected, against what", sentences(statement["protected"])),
+        section("The guarantee, by relation", *guarantee_table(statement), style="wide"),
+        _charts(statement),
+        section("Trust model", sentences(statement["trust"])),
+        section("Mechanism", sentences(statement["mechanism"])),
+        section("Not protected", sentences(statement["not_protected"])),
+        section("Assumptions", sentences(statement["assumptions"])),
+        section("In this folder", *_folder(manifest)),
+        section("Ledger", *ledger_table(manifest)),
+        section("Check it yourself", *commands()),
+        section("Signature", *signature(manifest)),
+    )
+    title = f"Privacy card {manifest.digest[:DIGEST_LETTERS]}"
+    return document(title, (banner(statement), _headline(manifest), *sections, footer(manifest)))
+
+
+def _headline(manifest: Manifest) -> str:
+    statement, plan = manifest.statement, manifest.plan
+    units = list(dict.fromkeys((statement["unit"], *statement["guarantee"])))
+    if all(statement["guarantee"][unit]["epsilon"] is None for unit in units):
+        figures = "<span><b>No guarantee</b> for anyone</span>"
+    else:
+        figures = "".join(headline_epsilon(statement, unit) for unit in units)
+    counted = "counted with noise" if plan["count"] else "as stated"
+    facts = {
+        "Sites": number(plan["sites"]),
+        "Patients": f"{number(round(manifest.statistics['patients']))}, {counted}",
+        "Rounds": number(plan["rounds"]),
+        "Parameters": number(plan["parameters"]),
+        "Noise": plan["allocation"],
+    }
+    reading = statement["guarantee"][statement["unit"]]["reading"]
+    return header("release of adapters", figures, reading, facts)
+
+
+def _charts(statement: dict[str, Any]) -> str:
+    rows = statement["epsilon_by_rounds"]
+    if len(rows) < 2:
+        return ""
+    title = "What the rounds cost, one after the other"
+    drawn: dict[str, list[Point]] = {
+        unit: [(row["rounds"], row[unit]) for row in rows] for unit in NAMES
+    }
+    last = rows[-1]["rounds"]
+    here = (last, f"this release: {number(last)}")
+    chart = lines("rounds", title, drawn, "rounds", "ε, smaller is safer", here)
+    return section("Rounds", f'<div class="charts">{figure(title, chart)}</div>', style="wide")
+
+
+def _folder(manifest: Manifest) -> Iterable[str]:
+    plan, people = manifest.plan, manifest.participants
+    cohorts = ", ".join(escape(cohort) for cohort in people["cohorts"])
+    adapter = plan["adapter"]
+    taught = ", ".join(code(part) for part in adapter["parts"])
+    beside = f", and products of rank {adapter['rank']} beside convolutions" * bool(adapter["rank"])
+    update = manifest.statistics["update"]
+    yield bullets(
+        (
+            f"Noisy sums of {number(len(manifest.shards))} rounds for {taught}{beside}: "
+            f"{number(plan['parameters'])} parameters of the shared network.",
+            f"Steps of {short(update['step'])} with momentum {short(update['momentum'])}; the last "
+            f"{short(100 * update['averaged'])} % of them are averaged.",
+            f"Cohorts {cohorts}.",
+            f"Shared initialisation {code(shortened(people['initialisation']))}",
+        )
+    )
+    yield from files_table(manifest)

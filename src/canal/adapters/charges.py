@@ -1,0 +1,49 @@
+"""Who pays for adapters: every cohort, under both neighbour relations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
+from canal.privacy.ledger import Charge, Ledger
+
+
+def charges(calibrated: CalibratedAdapterPlan, cohorts: Sequence[str]) -> list[Charge]:
+    """What a release costs everyone; a budget is needed for the plan's own relation.
+
+    Args:
+        calibrated: the plan with its sigmas.
+        cohorts: of the sites.
+    """
+    promise = calibrated.guarantee
+    return [
+        Charge(
+            *(cohort, unit, promise.rho(unit), promise.draws(unit)),
+            needs_budget=unit == calibrated.plan.unit,
+        )
+        for cohort in cohorts
+        for unit in DISTANCE
+    ]
+
+
+def covers(
+    made: Sequence[dict[str, Any]], calibrated: CalibratedAdapterPlan, cohorts: Sequence[str]
+) -> bool:
+    """Whether charges pay for what is released: everyone's, and enough."""
+    due = {(charge.cohort, charge.unit): charge for charge in charges(calibrated, cohorts)}
+    return due.keys() == {(entry["cohort"], entry["unit"]) for entry in made} and all(
+        entry["rho"] >= due[entry["cohort"], entry["unit"]].rho
+        and entry["draws"] >= due[entry["cohort"], entry["unit"]].draws
+        for entry in made
+    )
+
+
+def start_ledger(ledger: Ledger, plan: AdapterPlan, cohorts: Sequence[str]) -> bool:
+    """Give a ledger that holds nothing the budgets that this one plan needs; say if it was so."""
+    if ledger.rows():
+        return False
+    ledger.set_budget(
+        cohorts, plan.unit, epsilon=plan.epsilon, delta=plan.delta, conversion=plan.conversion
+    )
+    return True

@@ -1,0 +1,150 @@
+"""All sites of one adapter release, as whoever makes it sees them: asked for sums over all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.adapters.gradients import Gradients
+from canal.adapters.patients import Patients
+from canal.errors import ReleaseError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from canal.adapters.adapter import Coordinates
+    from canal.adapters.agreement import AdapterAgreement
+    from canal.adapters.mechanism import Mechanism
+    from canal.privacy.randomness import Secret
+    from canal.release.manifest import Manifest
+    from canal.release.noise import Noise
+
+Integers = NDArray[np.int64]
+
+
+class Cohorts(Protocol):
+    """All sites."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the cohorts."""
+
+    @property
+    def claims(self) -> list[list[str]]:
+        """What determines each site's part, as far as an aggregator may know; private."""
+
+    def consider(self, agreement: AdapterAgreement, secret: Secret, key: str) -> None:
+        """Ask every site whether it would agree to this release, to be paid under this key."""
+
+    def begin(self) -> None:
+        """Have every site agree, and pay."""
+
+    def count(self, mechanism: Mechanism) -> int:
+        """How many patients all sites have, in parts; with all shares of the noise, if any."""
+
+    def total(
+        self, mechanism: Mechanism, number: int, values: Tensor, published: bytes
+    ) -> Integers:
+        """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
+
+    def finish(self, manifest: Manifest) -> None:
+        """Tell every site what was published in the end."""
+
+
+class LocalCohorts:
+    """Sites in this process, with one aggregator that is trusted; or a rehearsal of shares.
+
+    Args:
+        sites: their patients; private.
+        network: with the adapter installed.
+        coordinates: of the adapter.
+        paired: the draws of every arm of an experiment.
+        progress: called with the number of images that passed through the network.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[Patients],
+        network: nn.Module,
+        coordinates: Coordinates,
+        *,
+        paired: bool = False,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.sites = tuple(sites)
+        if len(set(self.names)) < len(self.names) or not self.sites:
+            raise ReleaseError("give at least one site, and every site a name of its own")
+        self.coordinates, self.paired, self.progress = coordinates, paired, progress
+        self.gradients = Gradients(network, coordinates.names)
+        self._shares: dict[str, Noise] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the cohorts."""
+        return tuple(site.cohort for site in self.sites)
+
+    @property
+    def claims(self) -> list[list[str]]:
+        """What determines each site's part; private."""
+        return [[site.cohort, site.digest] for site in self.sites]
+
+    def consider(self, agreement: AdapterAgreement, secret: Secret, key: str) -> None:  # noqa: ARG002
+        """Nobody to ask; where noise comes in shares, all of them are drawn here."""
+        if agreement.plan.trust == "secure-sum":
+            self._shares = {
+                claim[0]: agreement.noise_of_site(secret.at(claim[0]), claim, self.paired)
+                for claim in self.claims
+            }
+
+    def begin(self) -> None:
+        """Nothing to agree on; the one ledger of this process was charged before."""
+
+    def count(self, mechanism: Mechanism) -> int:
+        """How many patients all sites have, in parts; with all shares of the noise, if any."""
+        return sum(mechanism.count(len(site), self._shares.get(site.cohort)) for site in self.sites)
+
+    def total(
+        self, mechanism: Mechanism, number: int, values: Tensor, published: bytes
+    ) -> Integers:
+        """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
+        self.coordinates.write(values)
+        total = np.zeros(len(mechanism.clip.scale), dtype=np.int64)
+        for site in self.sites:
+            own = self._shares.get(site.cohort)
+            total += contribute(
+                mechanism, site, self.gradients, number, own, published, self.progress
+            )
+        return total
+
+    def finish(self, manifest: Manifest) -> None:
+        """Nobody else is to be told."""
+
+
+def contribute(
+    mechanism: Mechanism,
+    site: Patients,
+    gradients: Gradients,
+    number: int,
+    own: Noise | None,
+    published: bytes,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Integers:
+    """What one site adds to a round, `[d]` integers; private, with or without its share of noise.
+
+    Args:
+        mechanism: bounds every patient, and says how much noise.
+        site: its patients.
+        gradients: of the network as it is in this round.
+        number: of the round.
+        own: noise of the site; None where an aggregator adds all of it.
+        published: digest of all that was published before.
+        progress: called with the number of images that passed through the network.
+    """
+    lattice = mechanism.calibrated.lattice
+    total = site.total(gradients, mechanism.clip, lattice, number, progress=progress).numpy()
+    if own is None:
+        return total
+    return mechanism.share(total, own.of_round(number, published))

@@ -1,0 +1,222 @@
+r"""The gradient of every image on its own, for some parameters, many images in one pass.
+
+One pass forward and one back give, at every layer that is asked for, its input x and the gradient
+g at its output. The gradient of a weight is then a sum over positions of products of the two,
+taken image by image:
+
+=================  =====================================================================
+layer              gradient of image i
+=================  =====================================================================
+convolution        the weight gradient of a convolution in B groups, one an image
+its bias, shifts   $\sum_p g_{i,c,p}$
+scale of a norm    $\sum_p g_{i,c,p}\,\hat x_{i,c,p}$, with $\hat x$ the normalised input
+linear             $\sum_p g_{i,p} x_{i,p}^\top$
+=================  =====================================================================
+
+Nothing is computed for parameters that nobody asked for. Layers of other kinds are differentiated
+one image at a time, which is slower and gives the same.
+
+Guarantees:
+    A row depends on its own image. That no kernel of a machine lets others into its last bits is
+    seen by `check_rows` before anything private is read: with it, one patient more or less
+    changes nothing but that patient's own contribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from canal.errors import InvalidValueError
+from canal.models.device import home
+from canal.models.loss import task_loss
+from canal.models.mode import evaluating
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Loss = Callable[["Tensor", "Tensor"], "Tensor"]
+
+
+class Gradients:
+    """Gradients of some parameters of a network, image by image.
+
+    Args:
+        network: whose images do not mix; put in eval mode for each pass.
+        names: of the parameters, in the order of the columns.
+        loss: of each image, `[B]`.
+    """
+
+    def __init__(self, network: nn.Module, names: Sequence[str], loss: Loss = task_loss) -> None:
+        have = dict(network.named_parameters())
+        unknown = [name for name in names if name not in have]
+        if unknown or not names:
+            raise InvalidValueError(
+                f"the network has no parameter {unknown[0]!r}" if unknown else "name a parameter"
+            )
+        self.network, self.names, self.loss = network, tuple(names), loss
+        modules = dict(network.named_modules())
+        self._leaves: dict[str, list[str]] = {}
+        for name in names:
+            module, _, leaf = name.rpartition(".")
+            self._leaves.setdefault(module, []).append(leaf)
+        self._rules = {name: _rule(modules[name]) for name in self._leaves}
+
+    def __call__(self, images: Tensor, masks: Tensor) -> Tensor:
+        """`[B, d]`, one row an image; private if the images are.
+
+        Args:
+            images: float `[B, C, *size]`.
+            masks: zeros and ones, `[B, 1, *size]`.
+        """
+        there = home(self.network)
+        images, masks = images.to(there), masks.to(there)
+        with evaluating(self.network):
+            if None in self._rules.values():
+                return self._one_by_one(images, masks)
+            return self._together(images, masks)
+
+    def _together(self, images: Tensor, masks: Tensor) -> Tensor:
+        import torch
+
+        modules = dict(self.network.named_modules())
+        seen: list[tuple[str, Tensor, Tensor]] = []
+
+        def watch(name: str) -> Callable[..., Tensor]:
+            def hook(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+                # The first layer that is asked for starts the graph.
+                output = output if output.requires_grad else output.requires_grad_()
+                seen.append((name, inputs[0].detach(), output))
+                return output
+
+            return hook
+
+        frozen = [each for each in self.network.parameters() if each.requires_grad]
+        handles = [modules[name].register_forward_hook(watch(name)) for name in self._leaves]
+        try:
+            for each in frozen:
+                each.requires_grad_(False)
+            with torch.enable_grad():
+                total = self.loss(self.network(images), masks).sum()
+                back = torch.autograd.grad(total, [output for _, _, output in seen])
+        finally:
+            for handle in handles:
+                handle.remove()
+            for each in frozen:
+                each.requires_grad_(True)
+        found: dict[str, Tensor] = {}
+        for (name, given, _), gradient in zip(seen, back, strict=True):
+            for leaf in self._leaves[name]:
+                rule = self._rules[name]
+                assert rule is not None  # noqa: S101  # else they are taken one by one
+                part = rule(modules[name], leaf, given, gradient).reshape(len(images), -1)
+                whole = f"{name}.{leaf}" if name else leaf
+                # A layer that is used twice has the sum of both.
+                found[whole] = found[whole] + part if whole in found else part
+        return torch.cat([found[name] for name in self.names], dim=1)
+
+    def _one_by_one(self, images: Tensor, masks: Tensor) -> Tensor:
+        import torch
+
+        wanted = [dict(self.network.named_parameters())[name] for name in self.names]
+        before = [each.requires_grad for each in wanted]
+        rows = []
+        try:
+            for each in wanted:
+                each.requires_grad_(True)
+            with torch.enable_grad():
+                for row in range(len(images)):
+                    one = slice(row, row + 1)
+                    loss = self.loss(self.network(images[one]), masks[one]).sum()
+                    parts = torch.autograd.grad(loss, wanted)
+                    rows.append(torch.cat([part.reshape(-1) for part in parts]))
+        finally:
+            for each, was in zip(wanted, before, strict=True):
+                each.requires_grad_(was)
+        return torch.stack(rows)
+
+
+def check_rows(gradients: Gradients, images: Tensor, masks: Tensor) -> None:
+    """See, on public images, that a row does not depend on its neighbours or on its place.
+
+    Args:
+        gradients: of the network.
+        images: a batch as large as those to come; public.
+        masks: of the same.
+
+    Raises:
+        InvalidValueError: some kernel lets one image into the last bits of another.
+    """
+    import torch
+
+    rows = gradients(images, masks)
+    turned = gradients(images.roll(1, 0), masks.roll(1, 0)).roll(-1, 0)
+    others = torch.cat([images[:1], torch.zeros_like(images[1:])])
+    alone = gradients(others, torch.cat([masks[:1], torch.zeros_like(masks[1:])]))
+    if not torch.equal(rows, turned) or not torch.equal(rows[0], alone[0]):
+        raise InvalidValueError(
+            "the kernels of this machine let images that are computed together into each other's "
+            "last bits, so one patient could show in another's part; take a chunk of 1"
+        )
+
+
+_Rule = Callable[["nn.Module", str, "Tensor", "Tensor"], "Tensor"]
+
+
+def _rule(module: nn.Module) -> _Rule | None:
+    """How to take the gradients of a layer apart; None where we do not know."""
+    from torch import nn
+    from torch.nn.modules.conv import _ConvNd
+    from torch.nn.modules.instancenorm import _InstanceNorm
+
+    if isinstance(module, _ConvNd):
+        plain = module.padding_mode == "zeros" and not isinstance(module.padding, str)
+        return _convolution if plain else None
+    # Running statistics are another function of the input.
+    if isinstance(module, nn.GroupNorm | _InstanceNorm):
+        return None if getattr(module, "track_running_stats", False) else _norm
+    return _linear if isinstance(module, nn.Linear) else None
+
+
+def _convolution(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:
+    import torch
+
+    if leaf == "bias":
+        return gradient.flatten(2).sum(2)
+    batch, weight = len(given), module.weight
+    # Only its shape is read: one weight for every image, without the memory for it.
+    weights = weight.new_empty(()).expand(batch * weight.shape[0], *weight.shape[1:])
+    _, found, _ = torch.ops.aten.convolution_backward(
+        gradient.reshape(1, -1, *gradient.shape[2:]),
+        given.reshape(1, -1, *given.shape[2:]),
+        weights,
+        None,
+        module.stride,
+        module.padding,
+        module.dilation,
+        module.transposed,
+        module.output_padding,
+        batch * module.groups,
+        (False, True, False),
+    )
+    rows: Tensor = found
+    return rows
+
+
+def _norm(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:
+    import torch
+
+    if leaf == "bias":
+        return gradient.flatten(2).sum(2)
+    groups = getattr(module, "num_groups", given.shape[1])
+    parts = given.reshape(len(given), groups, -1)
+    spread, mean = torch.var_mean(parts, dim=2, correction=0, keepdim=True)
+    normal = ((parts - mean) * torch.rsqrt(spread + module.eps)).reshape(given.shape)
+    return (gradient * normal).flatten(2).sum(2)
+
+
+def _linear(_module: nn.Module, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:
+    import torch
+
+    gradient, given = (each.reshape(len(each), -1, each.shape[-1]) for each in (gradient, given))
+    return gradient.sum(1) if leaf == "bias" else torch.einsum("bpo,bpi->boi", gradient, given)

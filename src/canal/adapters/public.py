@@ -1,0 +1,140 @@
+r"""What the recipient's own images say about gradients, before any patient is asked: for nothing.
+
+With the shared initialisation and the recipient's labelled images, channel by channel: $v_c$, the
+mean squared norm of an image's gradient, and $d_c$, its number of parameters. Noise of variance
+$\sigma_c^2$ on every parameter of a channel harms by $\sum_c s_c \sigma_c^2$.
+
+*Ellipsoid*: gradients are rescaled by $a_c$, clipped as a whole to C, and get even noise; scaled
+back, $\sigma_c \propto 1/a_c$. At a fixed mean energy $\sum_c a_c^2 v_c$ the least harm is at
+$$a_c^2 \propto \sqrt{s_c / v_c} \quad\text{with } s_c \text{ of the whole channel},$$
+the paper's rule with $\Delta_c^2$ replaced by $v_c$ (s of one parameter times $d_c$). By
+Cauchy-Schwarz the harm is that of flat noise times
+$(\sum_c \sqrt{s_c v_c})^2 / (\sum_c s_c \sum_c v_c) \le 1$: none is gained where
+$s_c \propto v_c$, as with the Fisher information of the same gradients.
+
+*Channels*: every channel is clipped to its own bound $C_c$, the root of its $v_c$, and noise is
+water-filled with the weights $s_c C_c^2$, as in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.adapters.clip import Clip
+from canal.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from canal.adapters.plan import AdapterPlan, Allocation
+
+Array = NDArray[np.float64]
+# A channel that no public image moves still has a scale: this share of the mean.
+_FLOOR = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """Numbers that everybody may know; they are published with the release.
+
+    Args:
+        channels: the channel of every coordinate.
+        scales: a of every channel.
+        bounds: $C_b$ of every block.
+        weights: of every block: what a unit of noise variance in it harms.
+        length: C, of whole gradients.
+    """
+
+    channels: NDArray[np.int64]
+    scales: Array
+    bounds: Array
+    weights: Array
+    length: float
+
+    def __post_init__(self) -> None:
+        if self.bounds.shape != self.weights.shape or len(self.bounds) not in (1, len(self.scales)):
+            raise InvalidValueError("bounds and weights are of one block, or of every channel")
+
+    @property
+    def blocks(self) -> int:
+        """How many are clipped on their own."""
+        return len(self.bounds)
+
+    def clip(self, plan: AdapterPlan) -> Clip:
+        """How a patient is bounded under a plan."""
+        if plan.blocks != self.blocks or plan.parameters != len(self.channels):
+            raise InvalidValueError(
+                f"the plan is for {plan.parameters} parameters in {plan.blocks} blocks, but there "
+                f"are {len(self.channels)} in {self.blocks}"
+            )
+        blocks = self.channels if plan.blocks > 1 else np.zeros_like(self.channels)
+        return Clip(self.scales[self.channels], blocks, self.bounds, self.length)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; the channels follow from network and adapter."""
+        return {
+            "scales": self.scales.tolist(),
+            "bounds": self.bounds.tolist(),
+            "weights": self.weights.tolist(),
+            "length": self.length,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], channels: NDArray[np.int64]) -> Public:
+        """The reverse of `to_json`."""
+        numbers = {
+            name: np.array(values[name], np.float64) for name in ("scales", "bounds", "weights")
+        }
+        if channels.max() >= len(numbers["scales"]):
+            raise InvalidValueError("these scales are of another network")
+        return cls(channels, **numbers, length=float(values["length"]))
+
+
+def measure(
+    gradients: Tensor,
+    channels: NDArray[np.int64],
+    allocation: Allocation,
+    *,
+    curvature: Array | None = None,
+    quantile: float = 0.5,
+) -> Public:
+    """Scales, bounds and weights from the gradients of public images.
+
+    Args:
+        gradients: `[n, d]`, one row an image of the recipient's.
+        channels: the channel of every coordinate.
+        allocation: of the plan.
+        curvature: s of every channel, of all its parameters together; its number of parameters
+            where not given, so that all parameters count alike.
+        quantile: of the images' norms, at which gradients are clipped.
+    """
+    import torch
+
+    count = int(channels.max()) + 1
+    sizes = np.bincount(channels, minlength=count).astype(np.float64)
+    energy = gradients.double().square().mean(dim=0).numpy()
+    found = np.bincount(channels, weights=energy, minlength=count)
+    if not np.isfinite(found).all() or not found.sum() > 0:
+        raise InvalidValueError(
+            "the recipient's images have no gradient that could be measured; train the "
+            "initialisation, or name other parameters"
+        )
+    # Never nothing: a patient may move what no public image moved.
+    found = np.maximum(found, _FLOOR * found.sum() * sizes / sizes.sum())
+    harm = sizes if curvature is None else np.asarray(curvature, np.float64)
+    harm = np.maximum(harm, _FLOOR * harm.sum() * sizes / sizes.sum())
+    scales = np.ones(count)
+    if allocation == "ellipsoid":
+        scales = (harm / found) ** 0.25
+        # Steps are measured in the same units as flat ones.
+        scales /= np.sqrt((sizes * scales**2).sum() / sizes.sum())
+    rescaled = gradients.double() * torch.from_numpy(scales[channels])
+    length = float(rescaled.norm(dim=1).quantile(quantile))
+    if allocation == "channels":
+        bounds = np.sqrt(found)
+        return Public(channels, scales, bounds, harm * bounds**2, length)
+    return Public(channels, scales, np.array([length]), np.ones(1), length)

@@ -1,0 +1,315 @@
+"""The rounds: claim, pay, ask all sites round after round, publish. Each can be cut off and redone.
+
+1. *Pay* for all rounds, before any patient is asked. Sites that are elsewhere pay on their own.
+2. *Claim* the folder for exactly these arguments.
+3. *Count* the patients, if their number is not public.
+4. *Rounds*: the network of this round follows from the sums of earlier ones; every site adds up
+   what its patients say; noise is added once; the sum is on disk before the next round begins.
+5. *Publish* in one step, note it in the ledger, destroy the secret.
+
+After `kill -9` anywhere, the same arguments lead to the same bytes and to one charge: a round that
+was cut off is the same round again, with the same noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canal.adapters.agreement import AdapterAgreement
+from canal.adapters.card import render
+from canal.adapters.charges import charges, covers
+from canal.adapters.cohorts import Cohorts, LocalCohorts
+from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
+from canal.adapters.plan import AdapterPlan
+from canal.adapters.public import Public
+from canal.adapters.statement import facts_of, noise_source, stamp, state
+from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease
+from canal.adapters.update import Trajectory, UpdateSettings
+from canal.errors import ReleaseError
+from canal.files import replace_file
+from canal.privacy.ledger import Ledger
+from canal.privacy.randomness import SAMPLER, Secret
+from canal.release.agreement import SECRET, digest
+from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
+from canal.release.noise import Noise
+from canal.release.publication import check_unpublished, commit, paid, secret_of, telling
+from canal.release.shard import Shard, describe_shard, shard_name, write_shard
+from canal.release.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Told:
+    """How far the rounds are.
+
+    Args:
+        number: rounds done.
+        rounds: of all.
+        epsilon: what they cost a patient so far; None for a research run.
+    """
+
+    number: int
+    rounds: int
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where rounds begin; all of it public.
+
+    Args:
+        values: of the adapter's parameters, `[d]`.
+        initialisation: digest of the whole network.
+        public: scales and bounds.
+        update: how the next network follows from a sum.
+        augment: images are varied from round to round.
+    """
+
+    values: Tensor
+    initialisation: str
+    public: Public
+    update: UpdateSettings
+    augment: bool = True
+
+
+def train(
+    out: Path | str,
+    cohorts: LocalCohorts,
+    start: Start,
+    plan: AdapterPlan,
+    *,
+    ledger: Ledger | Path | str | None = None,
+    seed: int | None = None,
+    not_private: bool = False,
+    report: Callable[[Told], None] = lambda told: None,
+) -> AdapterRelease:
+    """Make a release of adapters with sites in this process, or finish one that was stopped.
+
+    Args:
+        out: folder to publish it in.
+        cohorts: all sites; private.
+        start: where the rounds begin.
+        plan: what is asked for.
+        ledger: is charged before any patient is asked; one that is there already.
+        seed: of the noise of a research run, which protects nobody and is not charged.
+        not_private: must be said to release without noise (allocation `none`).
+        report: told after every round.
+    """
+    if isinstance(ledger, Path | str):
+        ledger = Ledger(ledger, must_exist=True)
+    if plan.trust == "secure-sum" and seed is None:
+        raise ReleaseError(
+            "sites in one process have nothing to hide from it; a secure sum is for sites that are "
+            "apart (`canal federation`), or give a seed to rehearse it"
+        )
+    if plan.allocation == "none" and not not_private:
+        raise ReleaseError(
+            "allocation none adds no noise and protects nobody; say --not-private if that is meant"
+        )
+    if seed is None and plan.allocation != "none" and ledger is None:
+        raise ReleaseError(
+            "a private release is charged to a ledger; give one, or a seed for a research run"
+        )
+    return aggregate(
+        out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
+    )
+
+
+def aggregate(
+    out: Path | str,
+    cohorts: Cohorts,
+    start: Start,
+    plan: AdapterPlan,
+    *,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+    paired: bool = False,
+    report: Callable[[Told], None] = lambda told: None,
+) -> AdapterRelease:
+    """The same with sites that are in this process or elsewhere; those pay from their own ledgers.
+
+    Args:
+        out: folder to publish it in.
+        cohorts: all sites.
+        start: where the rounds begin.
+        plan: what is asked for.
+        ledger: of the aggregator, if it has one.
+        seed: of the noise of a research run.
+        paired: the same standard-normal draws for every plan with this seed.
+        report: told after every round.
+    """
+    if paired and seed is None:
+        raise ReleaseError("noise that protects somebody is never drawn twice; give a seed")
+    if len(cohorts.names) != plan.sites:
+        raise ReleaseError(f"the plan is for {plan.sites} sites; there are {len(cohorts.names)}")
+    noise = SECRET if seed is None else f"seed {seed}{', paired' if paired else ''}"
+    agreement = AdapterAgreement(
+        plan,
+        cohorts.names,
+        start.initialisation,
+        start.public.to_json(),
+        start.update,
+        start.augment,
+        noise,
+    )
+    claim = agreement.to_json() | {"patients": cohorts.claims}
+    workspace = Workspace(Path(out))
+    with telling(workspace), workspace.open(claim):
+        if not workspace.is_published():
+            secret = secret_of(workspace, seed)
+            run = _Run(
+                *(workspace, cohorts, start, agreement, secret, digest(claim), ledger, paired),
+                report,
+            )
+            receipt = run.pay()
+            workspace.claim(claim)
+            run.make(receipt)
+        release = AdapterRelease.open(workspace.out)
+        if release.manifest.plan != plan.to_json():
+            raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
+        commit(ledger, release.manifest)
+        cohorts.finish(release.manifest)
+        workspace.finish()
+    return release
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One attempt at a release that is not published yet."""
+
+    workspace: Workspace
+    cohorts: Cohorts
+    start: Start
+    agreement: AdapterAgreement
+    secret: Secret
+    claim: bytes
+    ledger: Ledger | None
+    paired: bool
+    report: Callable[[Told], None]
+
+    @property
+    def plan(self) -> AdapterPlan:
+        return self.agreement.plan
+
+    @property
+    def private(self) -> bool:
+        return self.agreement.private
+
+    @property
+    def noise(self) -> Noise | None:
+        """The aggregator's own; none where every site adds a share."""
+        if self.plan.trust == "secure-sum":
+            return None
+        return Noise(self.secret, (self.claim,), self.paired)
+
+    def pay(self) -> dict[str, Any] | None:
+        """Charge everyone, once; the key tells nothing without the secret."""
+        key = self.secret.key(b"ledger", self.claim).hex()
+        due = charges(self.plan.calibrate(self.start.public.weights), self.cohorts.names)
+        if self.private and self.ledger is not None:
+            self.ledger.reserve(key, due, note=f"adapters {self.workspace.out.name}")
+        self.cohorts.consider(self.agreement, self.secret, key)
+        return paid(key, due) if self.private else None
+
+    def make(self, receipt: dict[str, Any] | None) -> None:
+        self.cohorts.begin()
+        calibrated = self.plan.calibrate(self.start.public.weights)
+        if receipt is not None and not covers(receipt["charges"], calibrated, self.cohorts.names):
+            raise ReleaseError("this release would cost more than was paid; this is a bug")
+        mechanism = Mechanism.of(calibrated, self.start.public)
+        self.workspace.write_down("mechanism", mechanism.to_json())
+        patients = self._count(mechanism)
+        shards = list(self._rounds(mechanism, patients))
+        manifest = self._manifest(mechanism, patients, shards, receipt)
+        check_unpublished(self.ledger, manifest)
+        staging = self.workspace.staging
+        replace_file(staging / CARD, render(manifest).encode())
+        replace_file(staging / MANIFEST, manifest.to_bytes())
+        self.workspace.publish()
+
+    def _count(self, mechanism: Mechanism) -> float:
+        """N: as it was stated, or counted with noise; at least one."""
+        if not self.plan.count:
+            return float(self.plan.patients)
+        path = self.workspace.statistics
+        if not path.is_file():
+            parts = self.cohorts.count(mechanism)
+            if self.noise is not None:
+                parts = mechanism.perturb_count(parts, self.noise)
+            replace_file(path, json.dumps({"patients": parts}).encode())
+        parts = int(json.loads(path.read_bytes())["patients"])
+        return max(1.0, parts * COUNT_STEP)
+
+    def _rounds(self, mechanism: Mechanism, patients: float) -> Iterator[Shard]:
+        """Every round, those that an earlier run finished as they are."""
+        warning = stamp(self.plan.allocation, private=self.private)
+        course = Trajectory(self.start.values, self.start.update, self.plan.rounds)
+        published = hashlib.sha256()
+        for number in range(self.plan.rounds):
+            path = self.workspace.staging / shard_name(number, TENSOR)
+            if path.is_file():
+                shard = describe_shard(path, 1)
+            else:
+                stored = self._round(mechanism, number, course, published.digest())
+                shard = write_shard(path, stored[None], warning, TENSOR)
+            published.update(bytes.fromhex(shard.sha256))
+            found = shard.map(path.parent, (self.plan.parameters,), np.int32)[0]
+            course.move(mechanism.direction(found, patients))
+            self.report(Told(number + 1, self.plan.rounds, self._spent(mechanism, number + 1)))
+            yield shard
+
+    def _round(
+        self, mechanism: Mechanism, number: int, course: Trajectory, published: bytes
+    ) -> Stored:
+        total = self.cohorts.total(mechanism, number, course.here.float(), published)
+        if self.noise is None:
+            return mechanism.store(total)
+        return mechanism.store(mechanism.perturb(total, self.noise.of_round(number, published)))
+
+    def _spent(self, mechanism: Mechanism, rounds: int) -> float | None:
+        if not self.private:
+            return None
+        return mechanism.calibrated.after(rounds).epsilon(
+            self.plan.delta, self.plan.unit, self.plan.conversion
+        )
+
+    def _manifest(
+        self,
+        mechanism: Mechanism,
+        patients: float,
+        shards: list[Shard],
+        receipt: dict[str, Any] | None,
+    ) -> Manifest:
+        noise = {
+            "source": noise_source(self.plan, private=self.secret.private),
+            "sampler": SAMPLER.decode(),
+        }
+        facts = facts_of(self.plan, noise, self.cohorts.names)
+        return Manifest(
+            kind=ADAPTERS,
+            software=SOFTWARE,
+            private=self.private,
+            statement=state(mechanism.calibrated, facts),
+            plan=self.plan.to_json(),
+            statistics=self.start.public.to_json()
+            | {"patients": patients, "update": self.start.update.to_json()},
+            mechanism=mechanism.to_json(),
+            participants={
+                "cohorts": list(self.cohorts.names),
+                "initialisation": self.start.initialisation,
+                "augment": self.start.augment,
+            },
+            noise=noise,
+            ledger=receipt,
+            shards=[shard.to_json() for shard in shards],
+            rows={f"round {number}": [number, 0] for number in range(len(shards))},
+        )

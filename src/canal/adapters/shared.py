@@ -1,0 +1,106 @@
+"""The shared network with its adapter: what every round starts from, measured on public images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from canal.adapters.adapter import Adapter, Coordinates
+from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.patients import CHUNK, Patients
+from canal.adapters.public import Public, measure
+from canal.adapters.rounds import Start
+from canal.adapters.update import UpdateSettings
+from canal.errors import DataError
+from canal.models import checkpoint
+from canal.models.unet import weights_digest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from canal.adapters.plan import Allocation
+    from canal.data.cache import Arrays
+
+# How often each public image is looked at, differently augmented each time.
+_LOOKS = 4
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A network that rounds can start from.
+
+    Args:
+        network: with the adapter installed.
+        coordinates: of the adapter.
+        start: where the rounds begin.
+    """
+
+    network: nn.Module
+    coordinates: Coordinates
+    start: Start
+
+
+def share(
+    init: Path,
+    asked: Arrays,
+    adapter: Adapter,
+    allocation: Allocation,
+    *,
+    update: UpdateSettings | None = None,
+    augment: bool = True,
+    chunk: int = CHUNK,
+) -> Shared:
+    """Load the shared initialisation, install the adapter, and measure what is to be public.
+
+    Args:
+        init: folder of the initialisation.
+        asked: the recipient's images; public.
+        adapter: which parameters are taught.
+        allocation: how noise is to be spread.
+        update: how the next network follows from a sum.
+        augment: images are varied from round to round.
+        chunk: images a pass.
+    """
+    network, _ = checkpoint.load(init)
+    digest = weights_digest(network)
+    coordinates = adapter.install(network)
+    public = look(network, coordinates, asked, allocation, augment=augment, chunk=chunk)
+    start = Start(
+        coordinates.read(), digest, public, UpdateSettings() if update is None else update, augment
+    )
+    return Shared(network, coordinates, start)
+
+
+def look(
+    network: nn.Module,
+    coordinates: Coordinates,
+    asked: Arrays,
+    allocation: Allocation,
+    *,
+    augment: bool,
+    chunk: int,
+) -> Public:
+    """Measure scales and bounds on the recipient's images, once rows were seen to be independent.
+
+    Args:
+        network: with the adapter installed.
+        coordinates: of the adapter.
+        asked: the recipient's images; public.
+        allocation: how noise is to be spread.
+        augment: as in the rounds.
+        chunk: images a pass.
+    """
+    import torch
+
+    if not asked.labelled.any():
+        raise DataError("none of the recipient's images has a label; label a few of them")
+    people = Patients("recipient", asked, augment=augment, chunk=chunk)
+    gradients = Gradients(network, coordinates.names)
+    rows = [row for rows in people.rows.values() for row in rows]
+    check_rows(gradients, *people.batch(list(np.resize(rows, chunk)), 0))
+    looks = range(_LOOKS if augment else 1)
+    found = [part for each in looks for part in people.gradients(gradients, each)]
+    return measure(torch.cat(found), coordinates.groups, allocation)

@@ -1,0 +1,114 @@
+"""A release of adapters as its reader sees it: noisy sums, and the network they lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from canal.adapters.adapter import Coordinates, merge
+from canal.adapters.mechanism import Mechanism, Stored
+from canal.adapters.plan import AdapterPlan
+from canal.adapters.public import Public
+from canal.adapters.update import Trajectory, UpdateSettings
+from canal.errors import ReleaseError
+from canal.models.unet import weights_digest
+from canal.release.manifest import Manifest
+from canal.release.shard import Shard
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ADAPTERS = "adapters"
+TENSOR = "rounds"
+
+
+class AdapterRelease:
+    """What was published; reading it costs nothing, however often.
+
+    Args:
+        path: the folder.
+        manifest: of the same.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        if manifest.kind != ADAPTERS:
+            raise ReleaseError(f"{path} is a release of {manifest.kind}, not of {ADAPTERS}")
+        try:
+            self.plan = AdapterPlan.from_json(manifest.plan)
+            self.settings = UpdateSettings(**manifest.statistics["update"])
+            self.patients = float(manifest.statistics["patients"])
+            self._shards = tuple(Shard(**entry) for entry in manifest.shards)
+            if any(Path(each.file).name != each.file for each in self._shards):
+                raise ValueError("a file has a strange name")
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ReleaseError(f"{path} has a manifest that contradicts itself: {error}") from error
+
+    @classmethod
+    def open(cls, path: Path | str) -> AdapterRelease:
+        """Open a release folder.
+
+        Raises:
+            ReleaseError: no release, a damaged one, or one of another kind.
+        """
+        return cls(Path(path), Manifest.read(Path(path)))
+
+    @property
+    def private(self) -> bool:
+        """Whether the guarantee of the statement holds; a research run has none."""
+        return self.manifest.private
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """What is promised to whom."""
+        return self.manifest.statement
+
+    def __len__(self) -> int:
+        """Rounds."""
+        return len(self._shards)
+
+    def sums(self, number: int) -> Stored:
+        """What was published in one round, `[d]` integers."""
+        shape = (self.plan.parameters,)
+        stored: Stored = self._shards[number].map(self.path, shape, np.int32)[0]
+        return stored
+
+    def public(self, channels: NDArray[np.int64]) -> Public:
+        """What was measured on public images, for coordinates of these channels."""
+        return Public.from_json(self.manifest.statistics, channels)
+
+    def trajectory(self, coordinates: Coordinates) -> Trajectory:
+        """Every round's step, taken again.
+
+        Args:
+            coordinates: of the shared initialisation with the adapter installed.
+        """
+        if len(coordinates) != self.plan.parameters:
+            raise ReleaseError(
+                f"the release teaches {self.plan.parameters} parameters, and the network has "
+                f"{len(coordinates)} of that name; give the initialisation that it started from"
+            )
+        public = self.public(coordinates.groups)
+        mechanism = Mechanism.of(self.plan.calibrate(public.weights), public)
+        course = Trajectory(coordinates.read(), self.settings, self.plan.rounds)
+        for number in range(len(self)):
+            course.move(mechanism.direction(self.sums(number), self.patients))
+        return course
+
+    def teach(self, network: nn.Module) -> nn.Module:
+        """Give a network, the shared initialisation, what the patients taught it; in place.
+
+        Args:
+            network: with the very weights that the rounds started from.
+        """
+        if weights_digest(network) != self.manifest.participants["initialisation"]:
+            raise ReleaseError(
+                "this network is not the initialisation that the release started from; give that"
+            )
+        coordinates = self.plan.adapter.install(network)
+        coordinates.write(self.trajectory(coordinates).adapter.float())
+        merge(network)
+        return network

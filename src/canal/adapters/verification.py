@@ -1,0 +1,136 @@
+"""Checking a release of adapters without trusting whoever made it: digests, arithmetic, ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from canal.adapters.card import render
+from canal.adapters.charges import covers
+from canal.adapters.mechanism import Mechanism
+from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
+from canal.adapters.statement import facts_of, state
+from canal.adapters.store import TENSOR, AdapterRelease
+from canal.adapters.update import UpdateSettings
+from canal.errors import ReleaseError
+from canal.privacy.ledger import Ledger
+from canal.release.account import price
+from canal.release.digits import short
+from canal.release.manifest import Manifest
+from canal.release.verification import Check, Checks, check_shards, least_energy, same
+
+
+def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
+    """Check everything of a release of adapters that can be checked.
+
+    Args:
+        path: the release folder.
+        ledger: that was charged, where the reader has it.
+    """
+    checks, opened = Checks(path), []
+
+    def manifest() -> str:
+        opened.append(AdapterRelease.open(path))
+        return f"{len(opened[0])} rounds, digest {opened[0].manifest.digest[:12]}"
+
+    if not checks.look("manifest", manifest):
+        return checks.found
+    release = opened[0]
+    checks.files(release.manifest)
+    checks.look("rounds", lambda: _rounds(release))
+    checks.look("statement", lambda: _statement(release.manifest))
+    checks.look("noise", lambda: _noise(release))
+    checks.card(release.manifest, render)
+    checks.ledger(release.manifest, ledger)
+    return checks.found
+
+
+def account(release: AdapterRelease, delta: float | None = None) -> dict[str, Any]:
+    """Price a release again from its plan, once its statement was checked.
+
+    Args:
+        release: an opened one.
+        delta: another than the plan's.
+    """
+    promise = check_statement(release.manifest).guarantee
+    return price(release.manifest, promise, release.plan.conversion, tuple(DISTANCE), delta)
+
+
+def check_statement(manifest: Manifest) -> CalibratedAdapterPlan:
+    """Derive everything that a manifest promises from its plan and public numbers.
+
+    Raises:
+        ReleaseError: something does not follow, or could not have been released.
+    """
+    try:
+        return _derived(manifest)
+    # Whatever a forger put where a number should be.
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise ReleaseError(f"the manifest contradicts itself: {error}") from error
+
+
+def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
+    plan = AdapterPlan.from_json(manifest.plan)
+    cohorts = [str(name) for name in manifest.participants["cohorts"]]
+    if len(cohorts) != plan.sites or len(set(cohorts)) < len(cohorts):
+        raise ReleaseError(f"the plan is for {plan.sites} sites of different cohorts")
+    public = manifest.statistics
+    UpdateSettings(**public["update"])
+    bounds = np.array(public["bounds"], dtype=np.float64)
+    weights = np.array(public["weights"], dtype=np.float64)
+    scales = np.array(public["scales"], dtype=np.float64)
+    for numbers in (bounds, weights, scales):
+        if numbers.ndim != 1 or not (np.isfinite(numbers) & (numbers > 0)).all():
+            raise ReleaseError("scales, bounds and weights must be above 0 and finite")
+    if not 0 < float(public["length"]) < np.inf or not 1 <= float(public["patients"]) < np.inf:
+        raise ReleaseError("the clip and the number of patients must be numbers above 0")
+    if not plan.count and public["patients"] != plan.patients:
+        raise ReleaseError("sums were divided by another number of patients than was stated")
+    calibrated = plan.calibrate(weights)
+    facts = facts_of(plan, manifest.noise, cohorts)
+    for what, stated, derived in (
+        ("claim to be private", manifest.private, facts.private),
+        ("absence of a charge", manifest.ledger is None, not facts.private),
+        ("mechanism", manifest.mechanism, Mechanism.numbers(calibrated, bounds)),
+        ("statement", manifest.statement, json.loads(json.dumps(state(calibrated, facts)))),
+    ):
+        if not same(stated, derived):
+            raise ReleaseError(f"the {what} does not follow from the plan")
+    if manifest.ledger is not None and not covers(manifest.ledger["charges"], calibrated, cohorts):
+        raise ReleaseError("the charges are not everyone's, or below what the release costs")
+    return calibrated
+
+
+def _statement(manifest: Manifest) -> str:
+    plan = check_statement(manifest).plan
+    if not manifest.private:
+        return str(manifest.statement["stamp"])
+    epsilon = manifest.statement["guarantee"][plan.unit]["epsilon"]
+    return f"derived again: epsilon {epsilon:.6g} at delta {short(plan.delta)}, {plan.relation}"
+
+
+def _rounds(release: AdapterRelease) -> str:
+    count = len(release)
+    listed = check_shards(
+        *(release.path, release.manifest, [1] * count, [release.plan.parameters], TENSOR, "I32")
+    )
+    if listed != release.plan.rounds:
+        raise ReleaseError(f"{listed} rounds were released, {release.plan.rounds} paid for")
+    return f"{count}, every digest holds"
+
+
+def _noise(release: AdapterRelease) -> str:
+    """See that no round varies less than its noise alone would; signal can only add to it."""
+    if release.plan.allocation == "none":
+        return "none was added"
+    calibrated = release.plan.calibrate(np.array(release.manifest.statistics["weights"]))
+    # Where channels have noise of their own, the least of it: whose they are, no manifest says.
+    sigma = float(calibrated.sigma.min()) * release.plan.excess / calibrated.lattice.step
+    least = least_energy(release.plan.parameters, len(release))
+    for number in range(len(release)):
+        if np.square(release.sums(number) / sigma).sum() < least:
+            raise ReleaseError(f"round {number} varies less than its noise alone would")
+    return "every round varies at least as much as its noise"
