@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.update import UpdateSettings
+from canal.errors import InvalidValueError
 from canal.release.agreement import SECRET, digest
 from canal.release.noise import Noise
 
@@ -53,6 +54,21 @@ class AdapterAgreement:
             "augment": self.augment,
             "noise": self.noise,
         }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> AdapterAgreement:
+        """The reverse of `to_json`."""
+        if not isinstance(values["augment"], bool):
+            raise InvalidValueError("augment must be true or false")
+        return cls(
+            AdapterPlan.from_json(values["plan"]),
+            tuple(str(name) for name in values["cohorts"]),
+            str(values["initialisation"]),
+            dict(values["public"]),
+            UpdateSettings(**values["update"]),
+            values["augment"],
+            str(values["noise"]),
+        )
 
     @cached_property
     def digest(self) -> bytes:

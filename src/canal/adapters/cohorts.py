@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from canal.adapters.adapter import Coordinates
     from canal.adapters.agreement import AdapterAgreement
-    from canal.adapters.mechanism import Mechanism
+    from canal.adapters.mechanism import Mechanism, Stored
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest
     from canal.release.noise import Noise
@@ -36,7 +36,9 @@ class Cohorts(Protocol):
     def claims(self) -> list[list[str]]:
         """What determines each site's part, as far as an aggregator may know; private."""
 
-    def consider(self, agreement: AdapterAgreement, secret: Secret, key: str) -> None:
+    def consider(
+        self, agreement: AdapterAgreement, mechanism: Mechanism, secret: Secret, key: str
+    ) -> None:
         """Ask every site whether it would agree to this release, to be paid under this key."""
 
     def begin(self) -> None:
@@ -45,10 +47,26 @@ class Cohorts(Protocol):
     def count(self, mechanism: Mechanism) -> int:
         """How many patients all sites have, in parts; with all shares of the noise, if any."""
 
+    def publish(self, parts: int) -> None:
+        """Tell every site how many patients were counted."""
+
     def total(
-        self, mechanism: Mechanism, number: int, values: Tensor, published: bytes
+        self,
+        mechanism: Mechanism,
+        number: int,
+        values: Tensor,
+        latest: Stored | None,
+        published: bytes,
     ) -> Integers:
-        """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
+        """The sum of one round over all sites, `[d]`; with all shares of the noise, if any.
+
+        Args:
+            mechanism: of the release.
+            number: of the round.
+            values: of the adapter in this round.
+            latest: the sum of the round before, as it was published; None for the first.
+            published: digest of all sums before this round.
+        """
 
     def finish(self, manifest: Manifest) -> None:
         """Tell every site what was published in the end."""
@@ -91,7 +109,13 @@ class LocalCohorts:
         """What determines each site's part; private."""
         return [[site.cohort, site.digest] for site in self.sites]
 
-    def consider(self, agreement: AdapterAgreement, secret: Secret, key: str) -> None:  # noqa: ARG002
+    def consider(
+        self,
+        agreement: AdapterAgreement,
+        mechanism: Mechanism,  # noqa: ARG002
+        secret: Secret,
+        key: str,  # noqa: ARG002
+    ) -> None:
         """Nobody to ask; where noise comes in shares, all of them are drawn here."""
         if agreement.plan.trust == "secure-sum":
             self._shares = {
@@ -106,8 +130,16 @@ class LocalCohorts:
         """How many patients all sites have, in parts; with all shares of the noise, if any."""
         return sum(mechanism.count(len(site), self._shares.get(site.cohort)) for site in self.sites)
 
+    def publish(self, parts: int) -> None:
+        """Nobody else is to be told."""
+
     def total(
-        self, mechanism: Mechanism, number: int, values: Tensor, published: bytes
+        self,
+        mechanism: Mechanism,
+        number: int,
+        values: Tensor,
+        latest: Stored | None,  # noqa: ARG002
+        published: bytes,
     ) -> Integers:
         """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
         self.coordinates.write(values)
@@ -146,5 +178,5 @@ def contribute(
     lattice = mechanism.calibrated.lattice
     total = site.total(gradients, mechanism.clip, lattice, number, progress=progress).numpy()
     if own is None:
-        return total
+        return mechanism.bounded(total)
     return mechanism.share(total, own.of_round(number, published))

@@ -82,7 +82,7 @@ class Mechanism:
         plan, lattice = self.calibrated.plan, self.calibrated.lattice
         steps = share_std(self.sigma, plan.shares, plan.colluding) / lattice.step
         check_share(steps)
-        lattice.check(float(plan.patients), self.sigma * plan.excess, "int32")
+        lattice.check(float(plan.patients * plan.sites), self.sigma * plan.excess, "int32")
         integers = self.bounded(total)
         return rounded_gaussian(steps, integers.shape, stream) + integers
 
@@ -93,7 +93,7 @@ class Mechanism:
             total: `[d]` integers; private.
             stream: of this round.
         """
-        lattice, integers = self.calibrated.lattice, self.bounded(total)
+        lattice, integers = self.calibrated.lattice, np.asarray(total, dtype=np.int64)
         if self.calibrated.plan.allocation == "none":
             return integers
         return rounded_gaussian(self.sigma / lattice.step, integers.shape, stream) + integers
@@ -115,7 +115,7 @@ class Mechanism:
         return parts + int(rounded_gaussian(std, (1,), noise.of_statistic(COUNT))[0])
 
     def bounded(self, total: ArrayLike) -> NDArray[np.int64]:
-        """A sum as if there were no more patients than the plan says; never further apart."""
+        """A site's sum as if it had no more patients than the plan says; never further apart."""
         most = round(self.calibrated.plan.patients / self.calibrated.lattice.step)
         return np.clip(np.asarray(total, dtype=np.int64), -most, most)
 

@@ -235,4 +235,4 @@ class CalibratedAdapterPlan:
     def lattice(self) -> Lattice:
         """Of all sums: as fine as 32 bits allow for so many patients and so much noise."""
         noise = float(self.sigma.max()) * self.plan.excess
-        return Lattice.finest(float(self.plan.patients), noise)
+        return Lattice.finest(float(self.plan.patients * self.plan.sites), noise)

@@ -211,21 +211,27 @@ class _Run:
             return None
         return Noise(self.secret, (self.claim,), self.paired)
 
+    @property
+    def mechanism(self) -> Mechanism:
+        """Every number, from plan and public images."""
+        public = self.start.public
+        return Mechanism.of(self.plan.calibrate(public.weights), public)
+
     def pay(self) -> dict[str, Any] | None:
         """Charge everyone, once; the key tells nothing without the secret."""
         key = self.secret.key(b"ledger", self.claim).hex()
-        due = charges(self.plan.calibrate(self.start.public.weights), self.cohorts.names)
+        mechanism = self.mechanism
+        due = charges(mechanism.calibrated, self.cohorts.names)
         if self.private and self.ledger is not None:
             self.ledger.reserve(key, due, note=f"adapters {self.workspace.out.name}")
-        self.cohorts.consider(self.agreement, self.secret, key)
+        self.cohorts.consider(self.agreement, mechanism, self.secret, key)
         return paid(key, due) if self.private else None
 
     def make(self, receipt: dict[str, Any] | None) -> None:
         self.cohorts.begin()
-        calibrated = self.plan.calibrate(self.start.public.weights)
-        if receipt is not None and not covers(receipt["charges"], calibrated, self.cohorts.names):
+        mechanism, names = self.mechanism, self.cohorts.names
+        if receipt is not None and not covers(receipt["charges"], mechanism.calibrated, names):
             raise ReleaseError("this release would cost more than was paid; this is a bug")
-        mechanism = Mechanism.of(calibrated, self.start.public)
         self.workspace.write_down("mechanism", mechanism.to_json())
         patients = self._count(mechanism)
         shards = list(self._rounds(mechanism, patients))
@@ -247,30 +253,36 @@ class _Run:
                 parts = mechanism.perturb_count(parts, self.noise)
             replace_file(path, json.dumps({"patients": parts}).encode())
         parts = int(json.loads(path.read_bytes())["patients"])
+        self.cohorts.publish(parts)
         return max(1.0, parts * COUNT_STEP)
 
     def _rounds(self, mechanism: Mechanism, patients: float) -> Iterator[Shard]:
         """Every round, those that an earlier run finished as they are."""
         warning = stamp(self.plan.allocation, private=self.private)
         course = Trajectory(self.start.values, self.start.update, self.plan.rounds)
-        published = hashlib.sha256()
+        published, found = hashlib.sha256(), None
         for number in range(self.plan.rounds):
             path = self.workspace.staging / shard_name(number, TENSOR)
             if path.is_file():
                 shard = describe_shard(path, 1)
             else:
-                stored = self._round(mechanism, number, course, published.digest())
+                stored = self._round(mechanism, number, course, found, published.digest())
                 shard = write_shard(path, stored[None], warning, TENSOR)
-            published.update(bytes.fromhex(shard.sha256))
             found = shard.map(path.parent, (self.plan.parameters,), np.int32)[0]
+            published.update(hashlib.sha256(found.tobytes()).digest())
             course.move(mechanism.direction(found, patients))
             self.report(Told(number + 1, self.plan.rounds, self._spent(mechanism, number + 1)))
             yield shard
 
     def _round(
-        self, mechanism: Mechanism, number: int, course: Trajectory, published: bytes
+        self,
+        mechanism: Mechanism,
+        number: int,
+        course: Trajectory,
+        latest: Stored | None,
+        published: bytes,
     ) -> Stored:
-        total = self.cohorts.total(mechanism, number, course.here.float(), published)
+        total = self.cohorts.total(mechanism, number, course.here.float(), latest, published)
         if self.noise is None:
             return mechanism.store(total)
         return mechanism.store(mechanism.perturb(total, self.noise.of_round(number, published)))

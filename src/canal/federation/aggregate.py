@@ -10,16 +10,21 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from canal.adapters.adapter import Adapter
+from canal.adapters.plan import AdapterPlan
+from canal.adapters.store import ADAPTERS
+from canal.adapters.update import UpdateSettings
 from canal.errors import FederationError
 from canal.federation.message import Message
 from canal.federation.remote import RemoteSites, ask
+from canal.federation.remote_cohorts import RemoteCohorts
 from canal.federation.settings import Order
 from canal.files import fsync_folder, replace_file
 from canal.models import checkpoint
@@ -31,6 +36,8 @@ from canal.release.plan import Plan
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:
+    from canal.adapters.shared import Shared
+    from canal.adapters.store import AdapterRelease
     from canal.federation.transport import Transport
     from canal.release.queries import Queries
     from canal.release.store import Release
@@ -43,8 +50,82 @@ def run(
     order: Path | Order,
     transport: Transport,
     progress: Callable[[int], None] = lambda count: None,
-) -> Release:
+) -> Release | AdapterRelease:
     """Carry out an order.
+
+    Args:
+        order: what is asked for.
+        transport: to the sites.
+        progress: called with the number of images that passed through a network, or of rounds.
+    """
+    order = Order.read(order) if isinstance(order, Path) else order
+    carry_out = teach if order.release == ADAPTERS else ask_about
+    return carry_out(order, transport, progress)
+
+
+def teach(
+    order: Order, transport: Transport, progress: Callable[[int], None] = lambda count: None
+) -> AdapterRelease:
+    """Carry out an order for adapters.
+
+    Args:
+        order: what is asked for.
+        transport: to the sites.
+        progress: called with 1 after every round.
+    """
+    from canal.adapters.rounds import Told, aggregate
+    from canal.adapters.shared import share
+
+    init = order.path(order.init)
+    start = checkpoint.describe(init)
+    hand_out(init, transport)
+    adapter = Adapter.from_json(Adapter().to_json() | order.adapter)
+    shared = share(
+        *(init, read_queries(order, start).arrays, adapter),
+        order.plan.get("allocation", "flat"),
+        update=UpdateSettings(**order.update),
+        augment=order.augment,
+    )
+    seed = None if order.seed < 0 else order.seed
+    cohorts = RemoteCohorts(
+        *(transport, session(order), order.trust, start.initialisation),
+        augment=order.augment,
+        research=seed is not None,
+    )
+    plan = make_adapter_plan(order, shared, adapter, len(cohorts.names))
+    told = _told(order, plan.rounds, progress)
+
+    def report(here: Told) -> None:
+        _log.info("round %d of %d", here.number, here.rounds)
+        told(1)
+
+    return aggregate(order.path(order.out), cohorts, shared.start, plan, seed=seed, report=report)
+
+
+def make_adapter_plan(order: Order, shared: Shared, adapter: Adapter, sites: int) -> AdapterPlan:
+    """The plan that an order for adapters asks for."""
+    fitting: dict[str, Any] = {
+        "parameters": len(shared.coordinates),
+        "blocks": shared.start.public.blocks,
+        "sites": sites,
+        "adapter": adapter,
+        "trust": order.trust,
+        "colluding": order.colluding if order.trust == "secure-sum" else 0,
+    }
+    _refuse_fixed(fitting, order)
+    for needed in ("epsilon", "patients"):
+        if needed not in order.plan:
+            raise FederationError(
+                f"[plan] lacks {needed}; how many patients there are is stated in public, or "
+                "counted (count, a share of the budget) up to a number that is"
+            )
+    return AdapterPlan(**fitting, **order.plan)
+
+
+def ask_about(
+    order: Order, transport: Transport, progress: Callable[[int], None] = lambda count: None
+) -> Release:
+    """Carry out an order for features of queries.
 
     Args:
         order: what is asked for.
@@ -54,7 +135,6 @@ def run(
     from canal.models.tap import Tap
     from canal.release.aggregator import aggregate, passes
 
-    order = Order.read(order) if isinstance(order, Path) else order
     init = order.path(order.init)
     network, start = checkpoint.load(init)
     shared = Tap(network, start.tap)
@@ -132,12 +212,16 @@ def make_plan(order: Order, sites: RemoteSites, queries: Queries) -> Plan:
         "trust": order.trust,
         "colluding": order.colluding if order.trust == "secure-sum" else 0,
     }
+    _refuse_fixed(fitting, order)
+    return Plan.preset(order.preset, **fitting, **order.plan)
+
+
+def _refuse_fixed(fitting: Mapping[str, Any], order: Order) -> None:
     fixed = sorted(fitting.keys() & order.plan.keys())
     if fixed:
         raise FederationError(
             f"[plan] cannot set {', '.join(fixed)}: sites, queries and networks say what it is"
         )
-    return Plan.preset(order.preset, **fitting, **order.plan)
 
 
 def _told(order: Order, total: int, progress: Callable[[int], None]) -> Callable[[int], None]:

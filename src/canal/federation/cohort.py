@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ from canal.files import fsync_folder, replace_file
 from canal.models import checkpoint
 from canal.models.checkpoint import DESCRIPTION, WEIGHTS
 from canal.models.unet import weights_digest
+
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
+    from canal.teachers.settings import Settings
 
 State = Literal["ready", "training", "failed"]
 _log = logging.getLogger(__name__)
@@ -68,9 +72,7 @@ class Cohort:
             return "training"
         if self._failed:
             return "failed"
-        init = self._init(initialisation)
-        if not (init / DESCRIPTION).is_file():
-            raise RefusalError("this initialisation did not come yet; send it first")
+        init = self.initialisation(initialisation)
         if not self.settings.images:
             raise RefusalError("this site has no teacher yet, and names no images to train on")
         self._thread = threading.Thread(target=self._train, args=(init, teacher), daemon=True)
@@ -78,27 +80,48 @@ class Cohort:
         return "training"
 
     def _train(self, init: Path, teacher: Path) -> None:
-        from canal.data.load import load
         from canal.teachers.run import train
-        from canal.teachers.settings import read_settings
 
-        known = self.settings
         try:
-            asked = read_settings(known.path(known.settings) if known.settings else None)
-            start = checkpoint.describe(init)
-            arrays = load(
-                known.path(known.images),
-                size=start.size[0],
-                split=known.path(known.split) if known.split else None,
-                part=known.cohort or known.name,
-                channels=int(start.architecture["in_channels"]),
-                normal=asked.data.normal,
-            )
-            train(teacher, init, arrays, asked.training, name=known.name)
+            asked = self._asked()
+            train(teacher, init, self.arrays(init), asked.training, name=self.settings.name)
         except Exception:
             # Whatever went wrong may tell of the data: it stays here.
             _log.exception("training failed")
             self._failed = True
+
+    def arrays(self, init: Path) -> Arrays:
+        """The cohort's images, as large as a network wants them; private."""
+        from canal.data.load import load
+
+        known, start = self.settings, checkpoint.describe(init)
+        if not known.images:
+            raise RefusalError("this site names no images of its patients (images, in site.toml)")
+        return load(
+            known.path(known.images),
+            size=start.size[0],
+            split=known.path(known.split) if known.split else None,
+            part=known.cohort or known.name,
+            channels=int(start.architecture["in_channels"]),
+            normal=self._asked().data.normal,
+        )
+
+    def _asked(self) -> Settings:
+        from canal.teachers.settings import read_settings
+
+        known = self.settings
+        return read_settings(known.path(known.settings) if known.settings else None)
+
+    def initialisation(self, name: str) -> Path:
+        """Folder of an initialisation that came.
+
+        Raises:
+            RefusalError: it did not.
+        """
+        folder = self._init(name)
+        if not (folder / DESCRIPTION).is_file():
+            raise RefusalError("this initialisation did not come yet; send it first")
+        return folder
 
     def _init(self, initialisation: str) -> Path:
         if not initialisation.isalnum() or not initialisation.isascii():

@@ -8,6 +8,7 @@
 `queries/`                the recipient's images, as they came
 `statistics.json`         as they were published
 `answer-KIND-NUMBER`      an answer, with the digest of the request that it belongs to
+`sum-NUMBER`              of a round of adapters, as it was published
 `finished`                digest of the manifest; the rest is gone
 `lock`                    held by the one process that answers
 ========================  =======================================================================
@@ -100,7 +101,7 @@ class Journal:
 
     def introduce(self, member: dict[str, Any]) -> None:
         """Write that entry down."""
-        self._write(self._member, written(member))
+        self.write(self._member, written(member))
 
     @property
     def agreed(self) -> dict[str, Any] | None:
@@ -109,7 +110,7 @@ class Journal:
 
     def agree(self, terms: dict[str, Any]) -> None:
         """Write down what was agreed to; it is paid for."""
-        self._write(self._agreement, written(terms))
+        self.write(self._agreement, written(terms))
 
     def answers(self, kind: str = "*") -> int:
         """How many answers of a kind were given, and are kept."""
@@ -127,7 +128,7 @@ class Journal:
 
     def publish(self, statistics: dict[str, Any]) -> None:
         """Write them down."""
-        self._write(self._statistics, written(statistics))
+        self.write(self._statistics, written(statistics))
 
     def answer(self, kind: str, number: int, request: bytes) -> bytes | None:
         """What was answered to this request before, word for word; None if nothing was.
@@ -148,7 +149,7 @@ class Journal:
 
     def keep(self, kind: str, number: int, request: bytes, answer: bytes) -> None:
         """Have an answer on disk, before it is sent."""
-        self._write(self._path(kind, number), digest_of(request) + answer)
+        self.write(self._path(kind, number), digest_of(request) + answer)
 
     @property
     def finished(self) -> str | None:
@@ -157,18 +158,20 @@ class Journal:
 
     def finish(self, manifest: str) -> None:
         """Destroy what is secret and clear what is not needed any more; the agreement stays."""
-        self._write(self._finished, manifest.encode())
+        self.write(self._finished, manifest.encode())
         for name in ("secret", "keys"):
             Secret.destroy(self.folder / name)
-        for path in self.folder.glob("answer-*"):
-            path.unlink()
+        for kind in ("answer", "sum"):
+            for path in self.folder.glob(f"{kind}-*"):
+                path.unlink()
         shutil.rmtree(self.queries, ignore_errors=True)
         self._statistics.unlink(missing_ok=True)
 
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"answer-{kind}-{number:06d}"
 
-    def _write(self, path: Path, content: bytes) -> None:
+    def write(self, path: Path, content: bytes) -> None:
+        """Have a file in this folder, for good."""
         replace_file(path, content)
         fsync_folder(self.folder)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from canal.errors import BudgetExceededError, LedgerError, RefusalError
+from canal.federation.lessons import Lessons
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
 from canal.privacy.ledger import Charge, Ledger
@@ -23,7 +24,7 @@ class Payment:
         asked: what it is to agree to.
     """
 
-    def __init__(self, settings: SiteSettings, asked: Asked) -> None:
+    def __init__(self, settings: SiteSettings, asked: Asked | Lessons) -> None:
         self.settings = settings
         self.terms = asked.terms
         self.due = _due(settings.name, asked)
@@ -88,17 +89,17 @@ class Payment:
             raise RefusalError("this release was finished with another manifest")
 
 
-def _due(name: str, asked: Asked) -> list[Charge]:
+def _due(name: str, asked: Asked | Lessons) -> list[Charge]:
     """The site's own part; its patients always need a budget, whatever unit a plan counts in."""
-    from canal.release.charges import charges
-
     if not asked.terms.agreement.private:
         return []
-    everyone = charges(asked.flat, asked.terms.agreement.cohorts)
+    mine = [charge for charge in asked.due if charge.cohort == name]
+    # Where a patient who is added or removed has a budget, that one binds.
+    if any(charge.needs_budget and charge.unit == "membership" for charge in mine):
+        return mine
     return [
         replace(charge, needs_budget=True) if charge.unit == "patient" else charge
-        for charge in everyone
-        if charge.cohort == name
+        for charge in mine
     ]
 
 

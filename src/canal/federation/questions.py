@@ -20,7 +20,9 @@ from canal.federation.journal import Journal
 from canal.federation.message import Message
 from canal.federation.terms import Terms
 from canal.files import fsync_folder, replace_file
+from canal.privacy.ledger import Charge
 from canal.release.calibration import CalibratedPlan
+from canal.release.charges import charges
 from canal.release.manifest import Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.queries import Queries
@@ -45,20 +47,15 @@ class Asked:
         self.queries = Received(terms, journal, shape)
         self._mechanism: tuple[Statistics, Mechanism] | None = None
 
-    @property
-    def secure(self) -> bool:
-        """Whether noise comes in shares, under masks."""
-        return self.terms.agreement.plan.trust == "secure-sum"
-
     @cached_property
     def flat(self) -> CalibratedPlan:
         """The plan with all that is fixed before statistics are known."""
-        return self.terms.agreement.plan.calibrate()
+        return self.terms.features.plan.calibrate()
 
     def mechanism(self, statistics: Statistics) -> Mechanism:
         """What follows from the plan and these, derived here and believed from nobody."""
         if self._mechanism is None or self._mechanism[0] != statistics:
-            plan = self.terms.agreement.plan
+            plan = self.terms.features.plan
             try:
                 statistics.check(self.flat)
             except ReleaseError as error:
@@ -67,9 +64,19 @@ class Asked:
             self._mechanism = statistics, made
         return self._mechanism[1]
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Every number that the plan fixes, as this site derives it."""
+        return self.flat.to_json()
+
+    @property
+    def due(self) -> list[Charge]:
+        """What everyone pays."""
+        return charges(self.flat, self.terms.features.cohorts)
+
     def check_published(self, manifest: Manifest) -> None:
         """Refuse a manifest that is not of what was agreed to and answered here."""
-        agreement = self.terms.agreement
+        agreement = self.terms.features
         try:
             check_statement(manifest)
             same = {
@@ -96,12 +103,12 @@ class Asked:
     @property
     def blocks(self) -> int:
         """How many there are."""
-        return -(-len(self.terms.agreement.queries) // self.terms.block)
+        return -(-len(self.terms.features.queries) // self.terms.block)
 
     def block(self, number: int) -> tuple[int, int]:
         """Rows of one block: every query is in exactly one."""
         start = number * self.terms.block
-        count = len(self.terms.agreement.queries)
+        count = len(self.terms.features.queries)
         if not 0 <= start < count:
             raise RefusalError(f"there is no block {number}")
         return start, min(start + self.terms.block, count)
@@ -136,7 +143,7 @@ class Received:
 
     def receive(self, start: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Keep one block, if it is what was agreed on."""
-        named = self.terms.agreement.queries[start : start + self.terms.block]
+        named = self.terms.features.queries[start : start + self.terms.block]
         if start % self.terms.block or not named:
             raise RefusalError(f"no block of queries begins at {start}")
         found = _queries(named, arrays, self.shape())
@@ -155,14 +162,14 @@ class Received:
     def all(self) -> Queries:
         """All queries, once every block came."""
         if self._all is None:
-            count, block = len(self.terms.agreement.queries), self.terms.block
+            count, block = len(self.terms.features.queries), self.terms.block
             missing = set(range(0, count, block)) - set(self.there)
             if missing:
                 raise RefusalError(f"the queries from {min(missing)} on did not come yet")
             parts = [Message.from_bytes(path.read_bytes()).arrays for path in self._files]
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in _PARTS}
-            found = _queries(self.terms.agreement.queries, arrays, self.shape())
-            if found.contents != tuple(content for _, content in self.terms.agreement.queries):
+            found = _queries(self.terms.features.queries, arrays, self.shape())
+            if found.contents != tuple(content for _, content in self.terms.features.queries):
                 raise RefusalError("queries were changed on this site's disk")
             self._all = found
         return self._all

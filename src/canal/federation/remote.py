@@ -114,10 +114,7 @@ class RemoteSites:
             self.session,
             key,
             agreement,
-            {
-                name: {what: member.head[what] for what in ("public", "certificate", "signature")}
-                for name, member in self._members.items()
-            },
+            roster(self._members),
             BLOCK,
             fingerprints(self.queries.arrays.images),
         )
@@ -140,7 +137,7 @@ class RemoteSites:
 
     def _propose(self, kind: str) -> dict[str, Message]:
         assert self._terms is not None  # noqa: S101  # considered
-        stated = self._terms.agreement.plan.calibrate().to_json()
+        stated = self._terms.features.plan.calibrate().to_json()
         return self._ask(kind, terms=self._terms.to_json(), stated=stated)
 
     def sums(self, calibrated: CalibratedPlan, names: Sequence[Name]) -> list[Sum]:
@@ -149,7 +146,9 @@ class RemoteSites:
         found = []
         for name in names:
             total = Sum(calibrated, name)
-            total.total = self._add_up(answers, name, (calibrated.plan.channels,)).astype(np.int64)
+            total.total = add_up_answers(
+                self.trust, self.cohorts, answers, name, (calibrated.plan.channels,)
+            ).astype(np.int64)
             found.append(total)
         self.options.progress(len(self.cohorts) * len(self.queries.ids))
         return found
@@ -177,32 +176,12 @@ class RemoteSites:
                 answers = coming.pop(0).result()
                 rows = min(stop, (number + 1) * BLOCK) - number * BLOCK
                 shape = (rows, len(mechanism.channels), *plan.grid)
-                yield from self._add_up(answers, "features", shape)
+                yield from add_up_answers(self.trust, self.cohorts, answers, "features", shape)
                 self.options.progress(rows * len(self.cohorts))
 
     def finish(self, manifest: Manifest) -> None:
         """Tell every site what was published."""
         self._ask("finish", manifest=manifest.to_bytes().decode())
-
-    def _add_up(
-        self, answers: Mapping[str, Message], name: str, shape: tuple[int, ...]
-    ) -> NDArray[Any]:
-        """The sum over all sites; of masked words, what is left when the masks are gone."""
-        words = np.uint32 if self.trust == "secure-sum" else np.int32
-        given = {site: answer.arrays.get(name, np.empty(0)) for site, answer in answers.items()}
-        for site, array in given.items():
-            if array.shape != shape or array.dtype != words:
-                raise FederationError(
-                    f"{site} sent {name} of {array.dtype} {array.shape}, not of "
-                    f"{np.dtype(words)} {shape}"
-                )
-        if self.trust == "secure-sum":
-            return add_up(given, self.cohorts)
-        # 64 bits: what a site claims cannot make the sum wrap.
-        total = np.zeros(shape, dtype=np.int64)
-        for site in self.cohorts:
-            total += given[site]
-        return total
 
     def _common(self, what: str) -> Any:
         """What all sites must have in common."""
@@ -247,3 +226,44 @@ def ask(transport: Transport, question: Message, whom: Sequence[str] = ()) -> di
             raise FederationError(f"{site} refuses: {answer.head.get('error')}")
         found[site] = answer
     return found
+
+
+def add_up_answers(
+    trust: Trust,
+    sites: Sequence[str],
+    answers: Mapping[str, Message],
+    name: str,
+    shape: tuple[int, ...],
+) -> NDArray[Any]:
+    """The sum over all sites; of masked words, what is left when the masks are gone.
+
+    Args:
+        trust: the model of trust.
+        sites: all of them.
+        answers: of every site.
+        name: of the array that is added up.
+        shape: that it must have.
+    """
+    words = np.uint32 if trust == "secure-sum" else np.int32
+    given = {site: answer.arrays.get(name, np.empty(0)) for site, answer in answers.items()}
+    for site, array in given.items():
+        if array.shape != shape or array.dtype != words:
+            raise FederationError(
+                f"{site} sent {name} of {array.dtype} {array.shape}, not of "
+                f"{np.dtype(words)} {shape}"
+            )
+    if trust == "secure-sum":
+        return add_up(given, sites)
+    # 64 bits: what a site claims cannot make the sum wrap.
+    total = np.zeros(shape, dtype=np.int64)
+    for site in sites:
+        total += given[site]
+    return total
+
+
+def roster(members: Mapping[str, Message]) -> dict[str, dict[str, str]]:
+    """Every site's key, certificate and signature, as it introduced itself."""
+    return {
+        name: {what: str(member.head[what]) for what in ("public", "certificate", "signature")}
+        for name, member in members.items()
+    }

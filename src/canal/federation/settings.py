@@ -31,8 +31,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from canal.adapters.store import ADAPTERS
 from canal.errors import ConfigurationError
 from canal.release.plan import TRUSTS, Trust
+from canal.release.store import FEATURES
 
 SITE = "site.toml"
 
@@ -108,8 +110,12 @@ class Order:
         part: part of that split to ask about.
         trust: the model of trust.
         colluding: t of a secure sum.
-        preset: of the plan.
+        release: what is asked for: `features` of the queries, or `adapters`, taught by patients.
+        preset: of the plan of features.
         plan: choices of the plan that win over the preset, such as epsilon.
+        adapter: which parameters patients teach, as `canal.adapters.adapter.Adapter`.
+        update: how fast, as `canal.adapters.update.UpdateSettings`.
+        augment: whether patients' images are varied from round to round.
         train: have the sites train their teachers first, where they have none.
         seed: of the noise of a research run; below 0 for a release that protects.
         wait: seconds between two questions whether teachers are trained.
@@ -123,14 +129,22 @@ class Order:
     part: str = "recipient"
     trust: Trust = "secure-sum"
     colluding: int = 1
+    release: str = FEATURES
     preset: str = "honest"
     plan: dict[str, Any] = field(default_factory=dict)
+    adapter: dict[str, Any] = field(default_factory=dict)
+    update: dict[str, Any] = field(default_factory=dict)
+    augment: bool = True
     train: bool = True
     seed: int = -1
     wait: float = 10.0
 
     def __post_init__(self) -> None:
         _check_trust(self.trust, self.folder)
+        if self.release not in (FEATURES, ADAPTERS):
+            raise ConfigurationError(
+                f"release = {self.release!r} is unknown; choose {FEATURES} or {ADAPTERS}"
+            )
 
     def path(self, name: str) -> Path:
         """Of one of the files or folders above."""

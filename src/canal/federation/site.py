@@ -23,20 +23,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from canal.adapters.patients import Patients
+from canal.adapters.store import ADAPTERS
 from canal.errors import FederationError, RefusalError
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution
 from canal.federation.identity import Identity, read_roster
 from canal.federation.journal import Journal, sessions
+from canal.federation.lessons import Lessons
 from canal.federation.message import Message
 from canal.federation.payment import Payment
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
+from canal.federation.teaching import Teaching
 from canal.federation.terms import Terms, member
 from canal.release.agreement import Agreement, digest
 from canal.release.ensemble import Ensemble, Teacher, load_ensemble
 from canal.release.manifest import Manifest
 from canal.release.statistics import Statistics
+from canal.release.store import FEATURES
 from canal.release.verification import same
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
@@ -56,7 +61,8 @@ class Site:
         self.settings = settings
         self._lock = threading.Lock()
         self._cohort = Cohort(settings)
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, Asked | Lessons] = {}
+        self._patients: dict[tuple[str, bool], Patients] = {}
 
     @classmethod
     def open(cls, folder: Path) -> Site:
@@ -129,9 +135,12 @@ class Site:
                 self._refuse_crowds()
                 journal.introduce(self._introduction(message.head, journal))
             known = journal.member or {}
-            asked = [message.head["trust"], bool(message.head.get("research"))]
-            if [known["trust"], known["research"]] != asked:
+            asked = [_kind(message.head), message.head["trust"], bool(message.head.get("research"))]
+            if [known["kind"], known["trust"], known["research"]] != asked:
                 raise RefusalError("this session was begun under another model of trust")
+            named = message.head.get("initialisation", known["initialisation"])
+            if known["initialisation"] != named:
+                raise RefusalError("this session was begun with another initialisation")
         return _yes(**known)
 
     def _must_introduce(self, journal: Journal) -> bool:
@@ -141,8 +150,10 @@ class Site:
             return True
         if journal.agreed is not None or journal.finished is not None:
             return False
-        here = self.identity.certificate.decode(), self._ensemble.initialisation
-        return (known["certificate"], known["initialisation"]) != here
+        if known["certificate"] != self.identity.certificate.decode():
+            return True
+        here = self._ensemble.initialisation if known["kind"] == FEATURES else ""
+        return bool(here) and known["initialisation"] != here
 
     def _introduction(self, head: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
         """What this site shows of itself: what all must have in common, and a signed key."""
@@ -152,22 +163,49 @@ class Site:
                 f"{head['trust']!r}"
             )
         shown = {
+            "kind": _kind(head),
             "trust": head["trust"],
             "research": bool(head.get("research")),
-            "initialisation": self._ensemble.initialisation,
-            "trained_initialisation": self._ensemble.trained_initialisation,
-            "layer": self.teacher.tap.layer,
+            **(self._shown_network(head) if _kind(head) == ADAPTERS else self._shown_teacher()),
             **member(
                 self.settings.name, str(head["session"]), journal.keys().public, self.identity
             ),
         }
         if head["trust"] == "trusted":
-            shown["claim"] = self._shown_claim(journal, research=shown["research"])
+            claim = self._claim_of(shown["kind"], shown["initialisation"], head)
+            shown["claim"] = self._shown_claim(journal, claim, research=shown["research"])
         return shown
 
-    def _shown_claim(self, journal: Journal, *, research: bool) -> list[str]:
-        """What tells one teacher from another, and nothing of it without this site's secret."""
-        claim = self._claim
+    def _shown_teacher(self) -> dict[str, Any]:
+        return {
+            "initialisation": self._ensemble.initialisation,
+            "trained_initialisation": self._ensemble.trained_initialisation,
+            "layer": self.teacher.tap.layer,
+        }
+
+    def _shown_network(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """Of rounds: the initialisation that came."""
+        name = str(head["initialisation"])
+        self._cohort.initialisation(name)
+        return {"initialisation": name}
+
+    def _claim_of(self, kind: str, initialisation: str, head: Mapping[str, Any]) -> list[str]:
+        """What determines what this site says; private."""
+        if kind == FEATURES:
+            return self._claim
+        people = self._people(initialisation, bool(head.get("augment", True)))
+        return [people.cohort, people.digest]
+
+    def _people(self, initialisation: str, augment: bool) -> Patients:
+        """The patients of this site, as a network of this initialisation sees them; private."""
+        known = initialisation, augment
+        if known not in self._patients:
+            arrays = self._cohort.arrays(self._cohort.initialisation(initialisation))
+            self._patients[known] = Patients(self.settings.name, arrays, augment=augment)
+        return self._patients[known]
+
+    def _shown_claim(self, journal: Journal, claim: list[str], *, research: bool) -> list[str]:
+        """What tells one claim from another, and nothing of it without this site's secret."""
         if research and self.settings.research:
             return claim
         return [self.settings.name, journal.secret().key(b"claim", digest(claim)).hex()]
@@ -194,9 +232,9 @@ class Site:
             Payment(self.settings, asked).make()
             journal.agree(asked.terms.to_json())
             self._asked[asked.terms.session] = asked
-            return _yes(there=asked.queries.there)
+            return _yes(there=asked.queries.there if isinstance(asked, Asked) else [])
 
-    def _check(self, head: Mapping[str, Any], journal: Journal) -> Asked:
+    def _check(self, head: Mapping[str, Any], journal: Journal) -> Asked | Lessons:
         """Refuse terms that are not this site's, or not those that it agreed to before."""
         terms = Terms.from_json(head["terms"])
         agreed = journal.agreed
@@ -206,17 +244,26 @@ class Site:
             raise RefusalError("this release is finished here; a new one needs a new session")
         if terms.session != head["session"]:
             raise RefusalError("these terms are of another session")
+        if (journal.member or {}).get("kind") != terms.kind:
+            raise RefusalError("these terms are of another kind of release than was begun")
         terms.check(self.settings, journal.keys(), self._known)
-        self._check_teacher(terms.agreement)
-        asked = Asked(terms, journal, self._shape)
-        if not self.settings.again:
-            asked.queries.refuse_repeated(sessions(self.settings.sessions))
-        if not same(head["stated"], asked.flat.to_json()):
+        asked = self._of(terms, journal)
+        if isinstance(asked, Asked):
+            self._check_teacher(terms.features)
+            if not self.settings.again:
+                asked.queries.refuse_repeated(sessions(self.settings.sessions))
+        if not same(head["stated"], asked.stated):
             raise RefusalError(
                 "the noise that is stated is not what the plan's epsilon needs; this site derived "
                 "other numbers"
             )
         return asked
+
+    def _of(self, terms: Terms, journal: Journal) -> Asked | Lessons:
+        if terms.kind == FEATURES:
+            return Asked(terms, journal, self._shape)
+        name = terms.adapters.initialisation
+        return Lessons(terms, journal, lambda: self._cohort.initialisation(name))
 
     def _check_teacher(self, agreement: Agreement) -> None:
         ensemble, plan = self._ensemble, agreement.plan
@@ -238,18 +285,22 @@ class Site:
         return read_roster(self.settings.path(self.settings.roster))
 
     def _queries(self, message: Message, _: bytes) -> bytes:
-        asked, journal = self._session(message)
+        asked, journal = self._features_session(message)
         with journal.open():
             asked.queries.receive(int(message.head["start"]), message.arrays)
         return _yes()
 
     def _statistics(self, message: Message, request: bytes) -> bytes:
-        asked, journal = self._session(message)
+        asked, journal = self._features_session(message)
         with journal.open():
             return self._contribution(asked, journal).statistics(request)
 
     def _publish(self, message: Message, _: bytes) -> bytes:
         asked, journal = self._session(message)
+        if isinstance(asked, Lessons):
+            with journal.open():
+                asked.publish(int(message.head["patients"]))
+            return _yes()
         with journal.open():
             statistics = Statistics.from_json(message.head["statistics"])
             if journal.published not in (None, statistics.to_json()):
@@ -264,7 +315,7 @@ class Site:
         return _yes()
 
     def _features(self, message: Message, request: bytes) -> bytes:
-        asked, journal = self._session(message)
+        asked, journal = self._features_session(message)
         with journal.open():
             return self._contribution(asked, journal).features(int(message.head["block"]), request)
 
@@ -273,6 +324,23 @@ class Site:
         if not self.settings.again and not journal.has_answered:
             asked.queries.refuse_repeated(sessions(self.settings.sessions))
         return Contribution(asked, journal, self.teacher, self._claim)
+
+    def _count(self, message: Message, request: bytes) -> bytes:
+        lessons, journal = self._lessons_session(message)
+        with journal.open():
+            return self._teaching(lessons, journal).count(request)
+
+    def _round(self, message: Message, request: bytes) -> bytes:
+        lessons, journal = self._lessons_session(message)
+        with journal.open():
+            teaching = self._teaching(lessons, journal)
+            latest = message.arrays.get("latest")
+            return teaching.round(int(message.head["number"]), latest, request)
+
+    def _teaching(self, lessons: Lessons, journal: Journal) -> Teaching:
+        agreed = lessons.terms.adapters
+        people = self._people(agreed.initialisation, agreed.augment)
+        return Teaching(lessons, journal, people, [people.cohort, people.digest])
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
@@ -299,6 +367,8 @@ class Site:
         "statistics": _statistics,
         "publish": _publish,
         "features": _features,
+        "count": _count,
+        "round": _round,
         "finish": _finish,
     }
 
@@ -308,7 +378,19 @@ class Site:
             raise RefusalError("a session is named by 32 hexadecimal digits")
         return Journal(self.settings.sessions / session)
 
-    def _session(self, message: Message) -> tuple[Asked, Journal]:
+    def _features_session(self, message: Message) -> tuple[Asked, Journal]:
+        asked, journal = self._session(message)
+        if not isinstance(asked, Asked):
+            raise RefusalError("this session teaches adapters; nothing is asked about queries")
+        return asked, journal
+
+    def _lessons_session(self, message: Message) -> tuple[Lessons, Journal]:
+        asked, journal = self._session(message)
+        if not isinstance(asked, Lessons):
+            raise RefusalError("this session is about queries; no adapter is taught in it")
+        return asked, journal
+
+    def _session(self, message: Message) -> tuple[Asked | Lessons, Journal]:
         """What was agreed to; a process that was started anew reads it from the journal."""
         journal, session = self._journal(message), str(message.head["session"])
         if journal.finished is not None:
@@ -321,14 +403,22 @@ class Site:
         """Of the images that the teacher is made for."""
         return self._ensemble.images
 
-    def _load(self, journal: Journal) -> Asked:
+    def _load(self, journal: Journal) -> Asked | Lessons:
         agreed = journal.agreed
         if agreed is None:
             raise RefusalError("nothing was agreed to in this session; agree first")
-        asked = Asked(Terms.from_json(agreed), journal, self._shape)
+        asked = self._of(Terms.from_json(agreed), journal)
         if not Payment(self.settings, asked).is_made:
             raise RefusalError("this session was never paid for; agree first")
         return asked
+
+
+def _kind(head: Mapping[str, Any]) -> str:
+    """What kind of release a session is begun for."""
+    kind = str(head.get("release", FEATURES))
+    if kind not in (FEATURES, ADAPTERS):
+        raise RefusalError(f"a release of {kind!r} is unknown here")
+    return kind
 
 
 def _yes(**values: Any) -> bytes:

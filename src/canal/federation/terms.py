@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from canal.adapters.agreement import AdapterAgreement
+from canal.adapters.store import ADAPTERS
 from canal.errors import RefusalError, ReleaseError
 from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
 from canal.release.agreement import SECRET, Agreement, digest
 from canal.release.conditions import check_plan
-from canal.release.plan import Plan
 from canal.release.queries import BATCH
+from canal.release.store import FEATURES
 
 
 @dataclass(frozen=True)
@@ -30,21 +32,48 @@ class Terms:
         key: under which every site's ledger is charged.
         agreement: what the release will be.
         roster: by name, every site's public key, certificate and signature.
-        block: how many queries a message answers.
+        block: how many queries a message answers; 0 where nothing is asked about queries.
         images: SHA-256 of every query's image alone, in order; features depend on nothing else.
     """
 
     session: str
     key: str
-    agreement: Agreement
+    agreement: Agreement | AdapterAgreement
     roster: Mapping[str, Mapping[str, str]]
-    block: int
-    images: tuple[str, ...]
+    block: int = 0
+    images: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:
         """Of all of it, in hex."""
         return digest(self.to_json()).hex()
+
+    @property
+    def kind(self) -> str:
+        """Of release."""
+        return FEATURES if isinstance(self.agreement, Agreement) else ADAPTERS
+
+    @property
+    def features(self) -> Agreement:
+        """The agreement of a release of features.
+
+        Raises:
+            RefusalError: it is of adapters.
+        """
+        if not isinstance(self.agreement, Agreement):
+            raise RefusalError("this session teaches adapters; nothing is asked about queries")
+        return self.agreement
+
+    @property
+    def adapters(self) -> AdapterAgreement:
+        """The agreement of a release of adapters.
+
+        Raises:
+            RefusalError: it is of features.
+        """
+        if not isinstance(self.agreement, AdapterAgreement):
+            raise RefusalError("this session is about queries; no adapter is taught in it")
+        return self.agreement
 
     @property
     def public_keys(self) -> dict[str, bytes]:
@@ -64,6 +93,7 @@ class Terms:
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
+            "kind": self.kind,
             "session": self.session,
             "key": self.key,
             "agreement": self.agreement.to_json(),
@@ -80,18 +110,15 @@ class Terms:
             RefusalError: these are no terms.
         """
         try:
-            agreed = values["agreement"]
+            agreed, kind = values["agreement"], values["kind"]
+            if kind not in (FEATURES, ADAPTERS):
+                raise ValueError(f"a release of {kind!r}")
             return cls(
                 str(values["session"]),
                 str(values["key"]),
-                Agreement(
-                    Plan.from_json(agreed["plan"]),
-                    tuple(str(name) for name in agreed["cohorts"]),
-                    str(agreed["initialisation"]),
-                    str(agreed["layer"]),
-                    tuple((str(name), str(content)) for name, content in agreed["queries"].items()),
-                    str(agreed["noise"]),
-                ),
+                Agreement.from_json(agreed)
+                if kind == FEATURES
+                else AdapterAgreement.from_json(agreed),
                 {str(name): dict(entry) for name, entry in values["roster"].items()},
                 int(values["block"]),
                 tuple(str(image) for image in values["images"]),
@@ -107,15 +134,13 @@ class Terms:
             keys: its own, for this session.
             known: fingerprints of all sites that were agreed on out of band.
         """
-        plan, cohorts = self.agreement.plan, self.agreement.cohorts
-        try:
-            check_plan(plan, cohorts)
-        except ReleaseError as error:
-            raise RefusalError(str(error)) from error
-        if plan.unit == "image":
-            raise RefusalError(
-                "sites answer for their patients; take a plan of the unit patient, or the paper's"
-            )
+        plan = self.agreement.plan
+        if isinstance(self.agreement, Agreement):
+            self._check_queries(self.agreement)
+        elif len(self.agreement.cohorts) != self.agreement.plan.sites or self.block or self.images:
+            raise RefusalError("adapters are taught by the sites of the plan, without any queries")
+        if not self.key:
+            raise RefusalError("a charge has a key")
         if plan.allocation == "none":
             raise RefusalError("a release without noise protects nobody; this site gives none")
         if self.seed is not None and not settings.research:
@@ -132,15 +157,25 @@ class Terms:
                 f"this site insists on t = {settings.colluding} colluding sites, and the plan "
                 f"allows for {plan.colluding}"
             )
-        named = {len(self.agreement.queries), len(self.images), plan.participants.queries}
+        self._check_roster(settings.name, keys, known)
+
+    def _check_queries(self, agreement: Agreement) -> None:
+        plan = agreement.plan
+        try:
+            check_plan(plan, agreement.cohorts)
+        except ReleaseError as error:
+            raise RefusalError(str(error)) from error
+        if plan.unit == "image":
+            raise RefusalError(
+                "sites answer for their patients; take a plan of the unit patient, or the paper's"
+            )
+        named = {len(agreement.queries), len(self.images), plan.participants.queries}
         if len(named) > 1:
             raise RefusalError(
-                f"{len(self.agreement.queries)} queries are named, {plan.participants.queries} "
-                "paid for"
+                f"{len(agreement.queries)} queries are named, {plan.participants.queries} paid for"
             )
-        if not self.key or self.block < BATCH or self.block % BATCH:
-            raise RefusalError(f"a block has a multiple of {BATCH} queries, and a charge a key")
-        self._check_roster(settings.name, keys, known)
+        if self.block < BATCH or self.block % BATCH:
+            raise RefusalError(f"a block has a multiple of {BATCH} queries")
 
     def _check_roster(self, name: str, keys: Keys, known: Mapping[str, str]) -> None:
         if set(self.roster) != set(self.agreement.cohorts):

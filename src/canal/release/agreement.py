@@ -51,6 +51,18 @@ class Agreement:
             "noise": self.noise,
         }
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Agreement:
+        """The reverse of `to_json`."""
+        return cls(
+            Plan.from_json(values["plan"]),
+            tuple(str(name) for name in values["cohorts"]),
+            str(values["initialisation"]),
+            str(values["layer"]),
+            tuple((str(name), str(content)) for name, content in values["queries"].items()),
+            str(values["noise"]),
+        )
+
     @cached_property
     def digest(self) -> bytes:
         """Of all of it."""

@@ -1,0 +1,198 @@
+"""What a site is asked in a session of adapters: round after round, about its patients.
+
+The network of a round follows from the sums of all earlier ones, which the aggregator publishes;
+a site keeps them and takes every step itself. Whatever it is told, a patient moves its answer by no
+more than the plan says: rounds compose, however their networks are chosen. So it need not believe
+the sums, but it holds the aggregator to them, and to their number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canal.adapters.charges import charges
+from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
+from canal.adapters.patients import CHUNK
+from canal.adapters.plan import CalibratedAdapterPlan
+from canal.adapters.public import Public
+from canal.adapters.update import Trajectory
+from canal.adapters.verification import check_statement
+from canal.errors import InvalidValueError, RefusalError, ReleaseError
+from canal.federation.journal import Journal
+from canal.federation.message import Message
+from canal.federation.terms import Terms
+from canal.models import checkpoint
+from canal.models.unet import weights_digest
+from canal.privacy.ledger import Charge
+from canal.release.manifest import Manifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from canal.adapters.adapter import Coordinates
+
+
+class Lessons:
+    """One session, as a site sees it.
+
+    Args:
+        terms: that it agreed to.
+        journal: of the session.
+        init: gives the folder of the initialisation that the terms name.
+    """
+
+    def __init__(self, terms: Terms, journal: Journal, init: Callable[[], Path]) -> None:
+        self.terms, self.journal, self._init = terms, journal, init
+        self._start: Tensor | None = None
+        self._course: Trajectory | None = None
+        self._published = hashlib.sha256()
+
+    @cached_property
+    def _network(self) -> Any:
+        network, _ = checkpoint.load(self._init())
+        if weights_digest(network) != self.terms.adapters.initialisation:
+            raise RefusalError("the rounds start from another initialisation than is here")
+        return network
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        """Of the adapter, in the shared initialisation; public."""
+        return self.terms.adapters.plan.adapter.install(self._network)
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """Of the adapter, once this machine was seen to keep images apart."""
+        import torch
+
+        made = Gradients(self._network, self.coordinates.names)
+        size = checkpoint.describe(self._init()).size
+        channels = next(self._network.parameters()).shape[1]
+        # Noise is as good as an image here, and public.
+        noise = torch.rand(CHUNK, channels, *size, generator=torch.Generator().manual_seed(0))
+        check_rows(made, 2 * noise - 1, (noise[:, :1] > 0.5).float())
+        return made
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """What follows from the terms, derived here and believed from nobody."""
+        agreement = self.terms.adapters
+        try:
+            public = Public.from_json(agreement.public, self.coordinates.groups)
+            return Mechanism.of(agreement.plan.calibrate(public.weights), public)
+        except (InvalidValueError, LookupError, TypeError, ValueError) as error:
+            raise RefusalError(f"these terms do not fit the network: {error}") from error
+
+    @property
+    def flat(self) -> CalibratedAdapterPlan:
+        """The plan with every sigma."""
+        return self.mechanism.calibrated
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Every number that the plan fixes, as this site derives it."""
+        return self.mechanism.to_json()
+
+    @property
+    def due(self) -> list[Charge]:
+        """What everyone pays."""
+        return charges(self.flat, self.terms.adapters.cohorts)
+
+    @property
+    def patients(self) -> float:
+        """N: as it was stated, or as it was published once counted."""
+        plan, published = self.terms.adapters.plan, self.journal.published
+        if not plan.count:
+            return float(plan.patients)
+        if published is None:
+            raise RefusalError("rounds come after the count of patients; publish that first")
+        return max(1.0, int(published["patients"]) * COUNT_STEP)
+
+    def publish(self, parts: int) -> None:
+        """Keep the number of patients that was published."""
+        told = {"patients": parts}
+        if not self.terms.adapters.plan.count:
+            raise RefusalError("the number of patients was stated; nobody counts it")
+        if self.journal.published not in (None, told):
+            raise RefusalError("another number of patients was published in this session")
+        if self.journal.published is None:
+            self.journal.publish(told)
+
+    def before(self, number: int, latest: Stored | None) -> tuple[Tensor, bytes]:
+        """The network of a round, and the digest of all that was published before it.
+
+        Args:
+            number: of the round.
+            latest: the sum of the round before it, as it was published; None for the first.
+        """
+        plan = self.terms.adapters.plan
+        if not 0 <= number < plan.rounds:
+            raise RefusalError(f"there is no round {number}; {plan.rounds} were agreed on")
+        if (latest is None) != (number == 0):
+            raise RefusalError("a round comes with the sum of the one before it")
+        if latest is not None:
+            self._keep(number - 1, latest)
+        if self._start is None:
+            self._start = self.coordinates.read()
+        if self._course is None or self._course.number > number:
+            self._course = Trajectory(self._start, self.terms.adapters.update, plan.rounds)
+            self._published = hashlib.sha256()
+        while self._course.number < number:
+            stored = self._kept(self._course.number)
+            self._published.update(hashlib.sha256(stored.tobytes()).digest())
+            self._course.move(self.mechanism.direction(stored, self.patients))
+        return self._course.here.float(), self._published.digest()
+
+    def _keep(self, number: int, stored: Stored) -> None:
+        """Have a published sum on disk; another one under the same number is refused."""
+        if stored.dtype != np.int32 or stored.shape != (len(self.coordinates),):
+            raise RefusalError(f"the sum of a round has {len(self.coordinates)} integers")
+        if self.journal.answers("round") <= number:
+            raise RefusalError(f"round {number} was never answered here")
+        path = self.journal.folder / f"sum-{number:06d}"
+        content = Message({}, {"sum": stored}).to_bytes()
+        if not path.is_file():
+            self.journal.write(path, content)
+        elif path.read_bytes() != content:
+            raise RefusalError(f"another sum was published for round {number}")
+
+    def _kept(self, number: int) -> Stored:
+        path = self.journal.folder / f"sum-{number:06d}"
+        if not path.is_file():
+            raise RefusalError(f"the sum of round {number} did not come yet")
+        stored: Stored = Message.from_bytes(path.read_bytes()).arrays["sum"]
+        return stored
+
+    def check_published(self, manifest: Manifest) -> None:
+        """Refuse a manifest that is not of what was agreed to and answered here."""
+        agreement = self.terms.adapters
+        try:
+            check_statement(manifest)
+            public = {name: manifest.statistics[name] for name in agreement.public}
+            same = {
+                "plan": manifest.plan == agreement.plan.to_json(),
+                "participants": manifest.participants
+                == {
+                    "cohorts": list(agreement.cohorts),
+                    "initialisation": agreement.initialisation,
+                    "augment": agreement.augment,
+                },
+                "public numbers": public == agreement.public,
+                "number of patients": manifest.statistics["patients"] == self.patients,
+                "update": manifest.statistics["update"] == agreement.update.to_json(),
+                "charge": manifest.ledger is None or manifest.ledger["key"] == self.terms.key,
+                "privacy": manifest.private == agreement.private,
+            }
+        except (ReleaseError, LookupError, TypeError) as error:
+            raise RefusalError(f"this manifest does not hold together: {error}") from error
+        other = [what for what, agrees in same.items() if not agrees]
+        if other:
+            raise RefusalError(f"the manifest has another {', '.join(other)} than was agreed to")
+        if self.journal.answers("round") < agreement.plan.rounds:
+            raise RefusalError("a release is finished when every round was answered")

@@ -1,0 +1,233 @@
+"""Adapters across sites: the same bytes as in one process, one charge, no second view of a round."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from canal.adapters.adapter import Adapter
+from canal.adapters.cohorts import LocalCohorts
+from canal.adapters.patients import Patients
+from canal.adapters.rounds import train
+from canal.adapters.shared import share
+from canal.adapters.store import AdapterRelease
+from canal.adapters.verification import verify
+from canal.data.load import load
+from canal.errors import FederationError
+from canal.federation.aggregate import make_adapter_plan, read_queries, run
+from canal.federation.message import Message
+from canal.models import checkpoint
+from federation.malicious import Malicious, set_in
+from tiny import SITES
+
+ROUNDS = 3
+PLAN = {"epsilon": 8.0, "patients": 40, "rounds": ROUNDS}
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+@pytest.fixture(scope="module")
+def cohorts(tmp_path_factory, arrays):
+    """Twelve images at each site, other ones than the recipient's."""
+    folder = tmp_path_factory.mktemp("cohorts")
+    for number, site in enumerate(SITES):
+        for part, values in (("images", arrays.images), ("masks", arrays.masks * 255)):
+            (folder / site / part).mkdir(parents=True)
+            for row in range(12):
+                image = np.rot90(np.asarray(values[12 * number + row][0]))
+                Image.fromarray(image).save(folder / site / part / f"{site}-{row}.png")
+    return folder
+
+
+@pytest.fixture
+def make(make_hospitals, cohorts):
+    """Hospitals with images; a membership budget, too."""
+
+    def made(name="hospitals", epsilon=20.0, **terms):
+        hospitals = make_hospitals(name, epsilon=60.0, images="images", **terms)
+        for site in SITES:
+            (hospitals.home(site) / "images").symlink_to(cohorts / site)
+            ledger = hospitals.ledger(site)
+            ledger.set_budget(site, "membership", epsilon=epsilon, delta=1e-5)
+        return hospitals
+
+    return made
+
+
+@pytest.fixture
+def order(make_order):
+    def made(out="release", plan=PLAN, **choices):
+        return make_order(out, release="adapters", plan=plan, **choices)
+
+    return made
+
+
+def alone(order, cohorts, folder):
+    """The same order, carried out in this process."""
+    init = order.path(order.init)
+    asked = read_queries(order, checkpoint.describe(init)).arrays
+    shared = share(init, asked, Adapter(), order.plan.get("allocation", "flat"))
+    plan = make_adapter_plan(order, shared, Adapter(), len(SITES))
+    sites = [Patients(site, load(cohorts / site, size=32, channels=1)) for site in SITES]
+    local = LocalCohorts(sites, shared.network, shared.coordinates)
+    return train(folder, local, shared.start, plan, seed=order.seed)
+
+
+@pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
+@pytest.mark.parametrize(
+    "plan", [PLAN, PLAN | {"count": 0.05, "allocation": "channels"}], ids=["flat", "counted"]
+)
+def test_it_is_byte_for_byte_the_release_of_one_process(
+    make, order, cohorts, tmp_path, trust, plan
+):
+    hospitals = make(research=True, trust=["trusted", "secure-sum"])
+    asked = order(plan=plan, trust=trust, seed=5)
+    made = run(asked, hospitals.transport)
+    assert isinstance(made, AdapterRelease)
+    assert files(made.path) == files(alone(asked, cohorts, tmp_path / "alone").path)
+    assert not any(hospitals.charges(name) for name in SITES)
+
+
+@pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
+def test_a_private_release_charges_every_site_once(make, order, trust):
+    hospitals = make(trust=[trust])
+    asked = order(trust=trust)
+    made = run(asked, hospitals.transport)
+    assert made.private
+    assert made.statement["guarantee"]["membership"]["epsilon"] <= 8
+    for name in SITES:
+        assert len(hospitals.charges(name)) == 1
+        checks = verify(made.path, hospitals.ledger(name))
+        assert all(check.passed for check in checks), checks
+    before = files(made.path)
+    assert files(run(asked, hospitals.transport).path) == before
+    assert all(len(hospitals.charges(name)) == 1 for name in SITES)
+
+
+class Faulty:
+    """A transport whose answers are lost at one question."""
+
+    def __init__(self, inner, at):
+        self.inner, self.at, self.count = inner, at, 0
+
+    @property
+    def sites(self):
+        return self.inner.sites
+
+    def ask(self, requests):
+        self.count += 1
+        answers = self.inner.ask(requests)
+        if self.count == self.at:
+            raise FederationError("the server died")
+        return answers
+
+
+def test_stopped_at_every_question_it_comes_to_the_same_bytes(make, order):
+    """All processes are started anew each time; sites say again what they said."""
+    plan = PLAN | {"count": 0.05}
+    whole = run(order("whole", plan, seed=3), make(research=True).transport)
+    hospitals, torn = make("again", research=True), order("torn", plan, seed=3)
+    questions = 0
+    for at in range(1, 20):
+        hospitals.start()
+        transport = Faulty(hospitals.transport, at)
+        try:
+            made = run(torn, transport)
+        except FederationError:
+            questions += 1
+            continue
+        break
+    assert questions > 6
+    assert files(made.path) == files(whole.path)
+
+
+def test_stopped_where_somebody_is_protected_nobody_pays_twice(make, order):
+    hospitals, asked = make(), order()
+    for at in (3, 4, 5, 5, 6, 6):  # consider, agree, every round, finish
+        hospitals.start()
+        with pytest.raises(FederationError, match="the server died"):
+            run(asked, Faulty(hospitals.transport, at))
+    hospitals.start()
+    made = run(asked, hospitals.transport)
+    for name in SITES:
+        assert len(hospitals.charges(name)) == 1
+        assert all(check.passed for check in verify(made.path, hospitals.ledger(name)))
+        session = next((hospitals.home(name) / "sessions").iterdir())
+        assert (session / "finished").read_text() == made.manifest.digest
+        assert not list(session.glob("answer-*")) + list(session.glob("sum-*"))
+        assert not (session / "secret").exists()
+
+
+def less_noise(head, arrays):
+    head["stated"]["sigma"] = [0.9 * sigma for sigma in head["stated"]["sigma"]]
+
+
+def another_sum(head, arrays):
+    if head["number"] == 2:
+        arrays["latest"] = arrays["latest"] + np.int32(1)
+        head["number"] = 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "match"),
+    [
+        ("consider", less_noise, "derived other numbers"),
+        ("agree", set_in("terms", "agreement", "plan", "epsilon", value=9.0), "derived other"),
+        ("agree", set_in("terms", "agreement", "plan", "allocation", value="none"), "hides nobody"),
+        ("consider", set_in("terms", "agreement", "plan", "parameters", value=7), "do not fit"),
+        ("consider", set_in("terms", "kind", value="features"), "cannot be understood"),
+        ("consider", set_in("terms", "agreement", "public", "bounds", value=[0.0]), "do not fit"),
+        ("consider", set_in("terms", "agreement", "noise", value="seed 3"), "seeded noise"),
+        ("round", set_in("number", value=ROUNDS), "no round 3"),
+        ("round", set_in("number", value=-1), "no round -1"),
+        ("round", another_sum, "another sum was published"),
+        ("join", set_in("initialisation", value="a" * 64), "did not come yet"),
+    ],
+)
+def test_a_site_refuses(make, order, kind, change, match):
+    hospitals = make()
+    with pytest.raises(FederationError, match=match):
+        run(order(), Malicious(hospitals.transport, kind, change))
+
+
+def ask(site, session, kind, arrays=None, **values):
+    head = {"kind": kind, "session": session, **values}
+    return Message.from_bytes(site.answer(Message(head, arrays or {}).to_bytes()))
+
+
+def test_one_network_a_round_whatever_it_is_told(make, order):
+    """A second sum for a round, a round ahead of its time, a sum of nothing that was asked."""
+    hospitals = make()
+    with pytest.raises(FederationError, match="the server died"):
+        run(order(), Faulty(hospitals.transport, 6))  # the second round was answered
+    site = hospitals.sites["north"]
+    folder = next((hospitals.home("north") / "sessions").iterdir())
+    size = Message.from_bytes((folder / "sum-000000").read_bytes()).arrays["sum"].size
+    other = {"latest": np.zeros(size, np.int32)}
+    for number, arrays, word in (
+        (1, other, "answered before|another sum"),
+        (2, {}, "comes with the sum"),
+        (2, {"latest": np.zeros(size - 1, np.int32)}, "integers"),
+        (2, {"latest": np.zeros(size)}, "integers"),
+        (0, other, "comes with the sum"),
+    ):
+        answer = ask(site, folder.name, "round", arrays, number=number)
+        assert not answer.head["ok"]
+        assert any(each in answer.head["error"] for each in word.split("|")), answer.head
+    assert not ask(site, folder.name, "features", block=0).head["ok"]
+    assert not ask(site, folder.name, "count").head.get("patients")
+
+
+def test_a_budget_that_does_not_suffice(make, order):
+    hospitals = make(epsilon=4.0)
+    with pytest.raises(FederationError, match="membership budget of this site does not cover"):
+        run(order(), hospitals.transport)
+    assert not any(hospitals.charges(name) for name in SITES)
+
+
+def test_the_number_of_patients_is_never_read_silently(make, order):
+    with pytest.raises(FederationError, match="lacks patients"):
+        run(order(plan={"epsilon": 8.0}), make().transport)
