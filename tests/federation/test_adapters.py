@@ -1,4 +1,4 @@
-"""Adapters across sites: the same bytes as in one process, one charge, no second view of a round."""
+"""Adapters across sites: one charge, the same bytes as in one process."""
 
 from pathlib import Path
 
