@@ -69,7 +69,10 @@ def alone(order, cohorts, folder):
     """The same order, carried out in this process."""
     init = order.path(order.init)
     asked = read_queries(order, checkpoint.describe(init)).arrays
-    shared = share(init, asked, Adapter(), order.plan.get("allocation", "flat"))
+    shared = share(
+        *(init, asked, Adapter(), order.plan.get("allocation", "flat")),
+        directions=order.plan.get("directions", 0),
+    )
     plan = make_adapter_plan(order, shared, Adapter(), len(SITES))
     sites = [Patients(site, load(cohorts / site, size=32, channels=1)) for site in SITES]
     local = LocalCohorts(sites, shared.network, shared.coordinates)
@@ -78,7 +81,9 @@ def alone(order, cohorts, folder):
 
 @pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
 @pytest.mark.parametrize(
-    "plan", [PLAN, PLAN | {"count": 0.05, "allocation": "channels"}], ids=["flat", "counted"]
+    "plan",
+    [PLAN | {"directions": 9}, PLAN | {"count": 0.05, "allocation": "channels"}],
+    ids=["basis", "counted"],
 )
 def test_it_is_byte_for_byte_the_release_of_one_process(
     make, order, cohorts, tmp_path, trust, plan

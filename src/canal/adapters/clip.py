@@ -1,4 +1,4 @@
-r"""One patient's part: rescaled, clipped, truncated onto the lattice.
+r"""One patient's part: projected on a public basis if there is one, rescaled, clipped, truncated.
 
 A gradient g is divided into blocks b of coordinates, each with a bound $C_b$; every coordinate has
 a public scale a. What a patient adds is
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.adapters.basis import project
 from canal.errors import InvalidValueError
 from canal.privacy.lattice import Lattice
 
@@ -48,12 +49,15 @@ class Clip:
         blocks: the block of every coordinate, counted from 0.
         bounds: $C_b$ of every block.
         length: C, the unit of a step.
+        basis: `[k, d]` directions that coordinates are taken in; None for the parameters as they
+            are.
     """
 
     scale: NDArray[np.float64]
     blocks: NDArray[np.int64]
     bounds: NDArray[np.float64]
     length: float
+    basis: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("scale", "bounds"):
@@ -76,7 +80,7 @@ class Clip:
         return self.bounds[self.blocks] / self.length * self.scale
 
     def apply(self, gradients: Tensor, lattice: Lattice) -> Tensor:
-        """What each patient adds to the sum, `[P, d]` integers; private.
+        """What each patient adds to the sum, `[P, d]` integers (or `[P, k]`); private.
 
         Args:
             gradients: `[P, d]`, one row a patient; private.
@@ -84,6 +88,8 @@ class Clip:
         """
         import torch
 
+        if self.basis is not None:
+            gradients = project(gradients, self.basis)
         longest = round(1 / lattice.step)
         # In units of the lattice, where a block of length one has this many steps.
         ready = gradients.double() * torch.from_numpy(longest / self.unit)

@@ -143,7 +143,7 @@ class LocalCohorts:
     ) -> Integers:
         """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
         self.coordinates.write(values)
-        total = np.zeros(len(mechanism.clip.scale), dtype=np.int64)
+        total = np.zeros(mechanism.calibrated.plan.coordinates, dtype=np.int64)
         for site in self.sites:
             own = self._shares.get(site.cohort)
             total += contribute(

@@ -135,4 +135,5 @@ class Mechanism:
         import torch
 
         unit = self.clip.direction * (self.calibrated.lattice.step / patients)
-        return torch.from_numpy(np.asarray(stored, dtype=np.float64) * unit)
+        found = torch.from_numpy(np.asarray(stored, dtype=np.float64) * unit)
+        return found if self.clip.basis is None else found @ self.clip.basis.double()

@@ -74,7 +74,7 @@ class Patients:
         *,
         progress: Callable[[int], None] = lambda count: None,
     ) -> Tensor:
-        """The sum over patients of what each adds, `[d]` integers; private.
+        """The sum over patients of what each adds, `[d]` integers (or `[k]`); private.
 
         Args:
             gradients: of the network as it is in this round.

@@ -47,6 +47,7 @@ class AdapterPlan:
         patients: N at all sites together, as somebody states it in public; they divide the sums.
             Where they are counted, the most that are expected.
         parameters: d, that are taught.
+        directions: k, of a public basis that gradients are projected on; 0 for all parameters.
         blocks: how many are clipped on their own; 1 unless the allocation is `channels`.
         sites: K.
         rounds: T.
@@ -64,6 +65,7 @@ class AdapterPlan:
     epsilon: float
     patients: int
     parameters: int
+    directions: int = 0
     delta: float = 1e-5
     blocks: int = 1
     sites: int = 1
@@ -96,6 +98,11 @@ class AdapterPlan:
                 raise InvalidValueError(
                     f"{name} = {getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
                 )
+        if not isinstance(self.directions, int) or not 0 <= self.directions <= self.parameters:
+            raise InvalidValueError(
+                f"directions = {self.directions!r} must be a whole number, at most the "
+                f"{self.parameters} parameters"
+            )
         if not 0 <= self.count < 1:
             raise InvalidValueError(f"count = {self.count!r} must be at least 0 and below 1")
         if self.blocks > 1 and self.allocation != "channels":
@@ -125,6 +132,11 @@ class AdapterPlan:
         return RELATIONS[self.relation]
 
     @property
+    def coordinates(self) -> int:
+        """How many numbers a round publishes."""
+        return self.directions or self.parameters
+
+    @property
     def shares(self) -> int:
         """In how many parts each noise value is drawn."""
         return self.sites if self.trust == "secure-sum" else 1
@@ -137,7 +149,7 @@ class AdapterPlan:
     @property
     def draws(self) -> int:
         """Noise values of all rounds, and of the count."""
-        return self.shares * (self.parameters * self.rounds + bool(self.count))
+        return self.shares * (self.coordinates * self.rounds + bool(self.count))
 
     def rho(self) -> dict[str, float]:
         """What rounds and count may cost; together never above (epsilon, delta)."""
@@ -180,7 +192,7 @@ class AdapterPlan:
 
     def _promise(self, sigma: NDArray[np.float64], counting: float) -> Guarantee:
         exposures = {unit: Exposure(far, self.rounds) for unit, far in DISTANCE.items()}
-        draws = self.parameters * self.shares if self.allocation != "none" else 0
+        draws = self.coordinates * self.shares if self.allocation != "none" else 0
         events = [GaussianEvent("rounds", tuple(sigma.tolist()), exposures, draws=draws)]
         if self.count:
             once = {unit: Exposure(far) for unit, far in DISTANCE_OF_COUNT.items()}

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.adapters.basis import digest, project
 from canal.adapters.clip import Clip
 from canal.errors import InvalidValueError
 
@@ -47,6 +48,7 @@ class Public:
         bounds: $C_b$ of every block.
         weights: of every block: what a unit of noise variance in it harms.
         length: C, of whole gradients.
+        basis: `[k, d]`, on which gradients are projected; every direction is a channel then.
     """
 
     channels: NDArray[np.int64]
@@ -54,6 +56,7 @@ class Public:
     bounds: Array
     weights: Array
     length: float
+    basis: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.bounds.shape != self.weights.shape or len(self.bounds) not in (1, len(self.scales)):
@@ -66,13 +69,18 @@ class Public:
 
     def clip(self, plan: AdapterPlan) -> Clip:
         """How a patient is bounded under a plan."""
-        if plan.blocks != self.blocks or plan.parameters != len(self.channels):
+        if plan.blocks != self.blocks or plan.coordinates != len(self.channels):
             raise InvalidValueError(
-                f"the plan is for {plan.parameters} parameters in {plan.blocks} blocks, but there "
+                f"the plan is for {plan.coordinates} numbers in {plan.blocks} blocks, but there "
                 f"are {len(self.channels)} in {self.blocks}"
             )
+        if self.basis is not None and tuple(self.basis.shape) != (plan.directions, plan.parameters):
+            raise InvalidValueError(
+                f"the basis has {tuple(self.basis.shape)} numbers, not {plan.directions} directions"
+                f" of {plan.parameters}"
+            )
         blocks = self.channels if plan.blocks > 1 else np.zeros_like(self.channels)
-        return Clip(self.scales[self.channels], blocks, self.bounds, self.length)
+        return Clip(self.scales[self.channels], blocks, self.bounds, self.length, self.basis)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; the channels follow from network and adapter."""
@@ -81,17 +89,29 @@ class Public:
             "bounds": self.bounds.tolist(),
             "weights": self.weights.tolist(),
             "length": self.length,
+            "basis": "" if self.basis is None else digest(self.basis),
         }
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], channels: NDArray[np.int64]) -> Public:
-        """The reverse of `to_json`."""
+    def from_json(
+        cls, values: dict[str, Any], channels: NDArray[np.int64], basis: Tensor | None = None
+    ) -> Public:
+        """The reverse of `to_json`.
+
+        Args:
+            values: as written.
+            channels: of every parameter; not used where there is a basis.
+            basis: whose digest was written down.
+        """
+        if values["basis"] != ("" if basis is None else digest(basis)):
+            raise InvalidValueError("this is another basis than the one that was agreed on")
+        channels = channels if basis is None else np.arange(len(basis))
         numbers = {
             name: np.array(values[name], np.float64) for name in ("scales", "bounds", "weights")
         }
         if channels.max() >= len(numbers["scales"]):
             raise InvalidValueError("these scales are of another network")
-        return cls(channels, **numbers, length=float(values["length"]))
+        return cls(channels, **numbers, length=float(values["length"]), basis=basis)
 
 
 def measure(
@@ -101,6 +121,7 @@ def measure(
     *,
     curvature: Array | None = None,
     quantile: float = 0.5,
+    basis: Tensor | None = None,
 ) -> Public:
     """Scales, bounds and weights from the gradients of public images.
 
@@ -111,8 +132,12 @@ def measure(
         curvature: s of every channel, of all its parameters together; its number of parameters
             where not given, so that all parameters count alike.
         quantile: of the images' norms, at which gradients are clipped.
+        basis: on which gradients are projected first; channels are its directions then.
     """
     import torch
+
+    if basis is not None:
+        gradients, channels = project(gradients, basis), np.arange(len(basis))
 
     count = int(channels.max()) + 1
     sizes = np.bincount(channels, minlength=count).astype(np.float64)
@@ -136,5 +161,5 @@ def measure(
     length = float(rescaled.norm(dim=1).quantile(quantile))
     if allocation == "channels":
         bounds = np.sqrt(found)
-        return Public(channels, scales, bounds, harm * bounds**2, length)
-    return Public(channels, scales, np.array([length]), np.ones(1), length)
+        return Public(channels, scales, bounds, harm * bounds**2, length, basis)
+    return Public(channels, scales, np.array([length]), np.ones(1), length, basis)

@@ -30,7 +30,7 @@ from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.public import Public
 from canal.adapters.statement import facts_of, noise_source, stamp, state
-from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease
+from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease, write_basis
 from canal.adapters.update import Trajectory, UpdateSettings
 from canal.errors import ReleaseError
 from canal.files import replace_file
@@ -238,6 +238,8 @@ class _Run:
         manifest = self._manifest(mechanism, patients, shards, receipt)
         check_unpublished(self.ledger, manifest)
         staging = self.workspace.staging
+        if self.start.public.basis is not None:
+            write_basis(staging, self.start.public.basis)
         replace_file(staging / CARD, render(manifest).encode())
         replace_file(staging / MANIFEST, manifest.to_bytes())
         self.workspace.publish()
@@ -268,7 +270,7 @@ class _Run:
             else:
                 stored = self._round(mechanism, number, course, found, published.digest())
                 shard = write_shard(path, stored[None], warning, TENSOR)
-            found = shard.map(path.parent, (self.plan.parameters,), np.int32)[0]
+            found = shard.map(path.parent, (self.plan.coordinates,), np.int32)[0]
             published.update(hashlib.sha256(found.tobytes()).digest())
             course.move(mechanism.direction(found, patients))
             self.report(Told(number + 1, self.plan.rounds, self._spent(mechanism, number + 1)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.adapters.adapter import Adapter, Coordinates
+from canal.adapters.basis import leading
 from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # How often each public image is looked at, differently augmented each time.
 _LOOKS = 4
+_MANY_LOOKS = 16
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def share(
     allocation: Allocation,
     *,
     update: UpdateSettings | None = None,
+    directions: int = 0,
     augment: bool = True,
     chunk: int = CHUNK,
 ) -> Shared:
@@ -61,13 +64,19 @@ def share(
         adapter: which parameters are taught.
         allocation: how noise is to be spread.
         update: how the next network follows from a sum.
+        directions: of a public basis that gradients are projected on; 0 for none.
         augment: images are varied from round to round.
         chunk: images a pass.
     """
     network, _ = checkpoint.load(init)
     digest = weights_digest(network)
     coordinates = adapter.install(network)
-    public = look(network, coordinates, asked, allocation, augment=augment, chunk=chunk)
+    public = look(
+        *(network, coordinates, asked, allocation),
+        directions=directions,
+        augment=augment,
+        chunk=chunk,
+    )
     start = Start(
         coordinates.read(), digest, public, UpdateSettings() if update is None else update, augment
     )
@@ -80,6 +89,7 @@ def look(
     asked: Arrays,
     allocation: Allocation,
     *,
+    directions: int,
     augment: bool,
     chunk: int,
 ) -> Public:
@@ -90,6 +100,7 @@ def look(
         coordinates: of the adapter.
         asked: the recipient's images; public.
         allocation: how noise is to be spread.
+        directions: of the basis; 0 for none.
         augment: as in the rounds.
         chunk: images a pass.
     """
@@ -101,6 +112,7 @@ def look(
     gradients = Gradients(network, coordinates.names)
     rows = [row for rows in people.rows.values() for row in rows]
     check_rows(gradients, *people.batch(list(np.resize(rows, chunk)), 0))
-    looks = range(_LOOKS if augment else 1)
-    found = [part for each in looks for part in people.gradients(gradients, each)]
-    return measure(torch.cat(found), coordinates.groups, allocation)
+    looks = range((_MANY_LOOKS if directions else _LOOKS) if augment else 1)
+    found = torch.cat([part for each in looks for part in people.gradients(gradients, each)])
+    basis = leading(found, directions) if directions else None
+    return measure(found, coordinates.groups, allocation, basis=basis)

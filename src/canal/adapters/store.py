@@ -14,15 +14,40 @@ from canal.adapters.plan import AdapterPlan
 from canal.adapters.public import Public
 from canal.adapters.update import Trajectory, UpdateSettings
 from canal.errors import ReleaseError
+from canal.files import replace_file
 from canal.models.unet import weights_digest
 from canal.release.manifest import Manifest
 from canal.release.shard import Shard
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 ADAPTERS = "adapters"
 TENSOR = "rounds"
+
+
+BASIS = "basis.safetensors"
+
+
+def write_basis(folder: Path, basis: Tensor) -> None:
+    """Put the directions beside the rounds; the file appears whole or not at all."""
+    from safetensors.torch import save
+
+    replace_file(folder / BASIS, save({"basis": basis.contiguous()}))
+
+
+def read_basis(folder: Path) -> Tensor:
+    """The directions of a release; whether they are the right ones, their digest says."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        found: Tensor = load((folder / BASIS).read_bytes())["basis"]
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ReleaseError(
+            f"{folder / BASIS} cannot be read ({error}); ask for it again"
+        ) from error
+    return found
 
 
 class AdapterRelease:
@@ -72,13 +97,14 @@ class AdapterRelease:
 
     def sums(self, number: int) -> Stored:
         """What was published in one round, `[d]` integers."""
-        shape = (self.plan.parameters,)
+        shape = (self.plan.coordinates,)
         stored: Stored = self._shards[number].map(self.path, shape, np.int32)[0]
         return stored
 
     def public(self, channels: NDArray[np.int64]) -> Public:
         """What was measured on public images, for coordinates of these channels."""
-        return Public.from_json(self.manifest.statistics, channels)
+        basis = read_basis(self.path) if self.plan.directions else None
+        return Public.from_json(self.manifest.statistics, channels, basis)
 
     def trajectory(self, coordinates: Coordinates) -> Trajectory:
         """Every round's step, taken again.

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from canal.adapters.basis import digest
 from canal.adapters.card import render
 from canal.adapters.charges import covers
 from canal.adapters.mechanism import Mechanism
 from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
 from canal.adapters.statement import facts_of, state
-from canal.adapters.store import TENSOR, AdapterRelease
+from canal.adapters.store import BASIS, TENSOR, AdapterRelease, read_basis
 from canal.adapters.update import UpdateSettings
 from canal.errors import ReleaseError
 from canal.privacy.ledger import Ledger
@@ -39,7 +40,9 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     if not checks.look("manifest", manifest):
         return checks.found
     release = opened[0]
-    checks.files(release.manifest)
+    checks.files(release.manifest, [BASIS] if release.plan.directions else [])
+    if release.plan.directions:
+        checks.look("basis", lambda: _basis(release))
     checks.look("rounds", lambda: _rounds(release))
     checks.look("statement", lambda: _statement(release.manifest))
     checks.look("noise", lambda: _noise(release))
@@ -115,11 +118,19 @@ def _statement(manifest: Manifest) -> str:
 def _rounds(release: AdapterRelease) -> str:
     count = len(release)
     listed = check_shards(
-        *(release.path, release.manifest, [1] * count, [release.plan.parameters], TENSOR, "I32")
+        *(release.path, release.manifest, [1] * count, [release.plan.coordinates], TENSOR, "I32")
     )
     if listed != release.plan.rounds:
         raise ReleaseError(f"{listed} rounds were released, {release.plan.rounds} paid for")
     return f"{count}, every digest holds"
+
+
+def _basis(release: AdapterRelease) -> str:
+    found = read_basis(release.path)
+    wanted = (release.plan.directions, release.plan.parameters)
+    if tuple(found.shape) != wanted or digest(found) != release.manifest.statistics["basis"]:
+        raise ReleaseError(f"{BASIS} does not hold the directions that the manifest describes")
+    return f"{wanted[0]} directions of {wanted[1]} parameters"
 
 
 def _noise(release: AdapterRelease) -> str:
@@ -129,7 +140,7 @@ def _noise(release: AdapterRelease) -> str:
     calibrated = release.plan.calibrate(np.array(release.manifest.statistics["weights"]))
     # Where channels have noise of their own, the least of it: whose they are, no manifest says.
     sigma = float(calibrated.sigma.min()) * release.plan.excess / calibrated.lattice.step
-    least = least_energy(release.plan.parameters, len(release))
+    least = least_energy(release.plan.coordinates, len(release))
     for number in range(len(release)):
         if np.square(release.sums(number) / sigma).sum() < least:
             raise ReleaseError(f"round {number} varies less than its noise alone would")

@@ -83,6 +83,7 @@ def teach(
     shared = share(
         *(init, read_queries(order, start).arrays, adapter),
         order.plan.get("allocation", "flat"),
+        directions=order.plan.get("directions", 0),
         update=UpdateSettings(**order.update),
         augment=order.augment,
     )

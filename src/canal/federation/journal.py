@@ -6,6 +6,7 @@
 `member.json`             the site's entry of the roster, signed
 `agreement.json`          what was agreed to; it stays
 `queries/`                the recipient's images, as they came
+`basis`                   directions that gradients are projected on, as they came
 `statistics.json`         as they were published
 `answer-KIND-NUMBER`      an answer, with the digest of the request that it belongs to
 `sum-NUMBER`              of a round of adapters, as it was published
@@ -48,6 +49,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.queries = folder / "queries"
+        self.basis = folder / "basis"
         self._member = folder / "member.json"
         self._agreement = folder / "agreement.json"
         self._statistics = folder / "statistics.json"
@@ -165,7 +167,8 @@ class Journal:
             for path in self.folder.glob(f"{kind}-*"):
                 path.unlink()
         shutil.rmtree(self.queries, ignore_errors=True)
-        self._statistics.unlink(missing_ok=True)
+        for path in (self._statistics, self.basis):
+            path.unlink(missing_ok=True)
 
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"answer-{kind}-{number:06d}"

@@ -9,12 +9,13 @@ the sums, but it holds the aggregator to them, and to their number.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from canal.adapters.charges import charges
 from canal.adapters.gradients import Gradients, check_rows
@@ -84,10 +85,28 @@ class Lessons:
         """What follows from the terms, derived here and believed from nobody."""
         agreement = self.terms.adapters
         try:
-            public = Public.from_json(agreement.public, self.coordinates.groups)
+            basis = self._basis() if agreement.plan.directions else None
+            public = Public.from_json(agreement.public, self.coordinates.groups, basis)
             return Mechanism.of(agreement.plan.calibrate(public.weights), public)
         except (InvalidValueError, LookupError, TypeError, ValueError) as error:
             raise RefusalError(f"these terms do not fit the network: {error}") from error
+
+    def receive(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the public basis, if the terms have one; whether it is the right one, they say."""
+        if not self.terms.adapters.plan.directions or self.journal.basis.is_file():
+            return
+        if "basis" not in arrays:
+            raise RefusalError("these terms come with a basis, and it is missing")
+        self.journal.write(self.journal.basis, Message({}, {"basis": arrays["basis"]}).to_bytes())
+
+    def _basis(self) -> Tensor:
+        import torch
+
+        found = np.array(Message.from_bytes(self.journal.basis.read_bytes()).arrays["basis"])
+        plan = self.terms.adapters.plan
+        if found.dtype != np.float32 or found.shape != (plan.directions, plan.parameters):
+            raise RefusalError(f"a basis has {plan.directions} directions of {plan.parameters}")
+        return torch.from_numpy(found)
 
     @property
     def flat(self) -> CalibratedAdapterPlan:
@@ -151,8 +170,9 @@ class Lessons:
 
     def _keep(self, number: int, stored: Stored) -> None:
         """Have a published sum on disk; another one under the same number is refused."""
-        if stored.dtype != np.int32 or stored.shape != (len(self.coordinates),):
-            raise RefusalError(f"the sum of a round has {len(self.coordinates)} integers")
+        size = self.terms.adapters.plan.coordinates
+        if stored.dtype != np.int32 or stored.shape != (size,):
+            raise RefusalError(f"the sum of a round has {size} integers")
         if self.journal.answers("round") <= number:
             raise RefusalError(f"round {number} was never answered here")
         path = self.journal.folder / f"sum-{number:06d}"

@@ -59,6 +59,7 @@ class RemoteCohorts:
         )
         self._terms: Terms | None = None
         self._stated: dict[str, Any] = {}
+        self._basis: dict[str, NDArray[Any]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,6 +82,8 @@ class RemoteCohorts:
         """Ask whether all would agree: nobody pays for a release that another refuses."""
         self._terms = Terms(self.session, key, agreement, roster(self._members))
         self._stated = mechanism.to_json()
+        if mechanism.clip.basis is not None:
+            self._basis = {"basis": mechanism.clip.basis.numpy()}
         self._propose("consider")
 
     def begin(self) -> None:
@@ -89,7 +92,7 @@ class RemoteCohorts:
 
     def _propose(self, kind: str) -> None:
         assert self._terms is not None  # noqa: S101  # considered
-        self._ask(kind, terms=self._terms.to_json(), stated=self._stated)
+        self._ask(kind, self._basis, terms=self._terms.to_json(), stated=self._stated)
 
     def count(self, mechanism: Mechanism) -> int:  # noqa: ARG002
         """How many patients all sites have, in parts; with all shares of the noise, if any."""
@@ -111,7 +114,7 @@ class RemoteCohorts:
         """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
         arrays = {} if latest is None else {"latest": np.ascontiguousarray(latest)}
         answers = self._ask("round", arrays, number=number)
-        shape = (len(mechanism.clip.scale),)
+        shape = (mechanism.calibrated.plan.coordinates,)
         return add_up_answers(self.trust, self.names, answers, "sum", shape).astype(np.int64)
 
     def finish(self, manifest: Manifest) -> None:

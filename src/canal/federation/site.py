@@ -222,20 +222,21 @@ class Site:
         """Say whether this site would agree; nothing is charged."""
         journal = self._journal(message)
         with journal.open():
-            Payment(self.settings, self._check(message.head, journal)).check()
+            Payment(self.settings, self._check(message, journal)).check()
         return _yes()
 
     def _agree(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open():
-            asked = self._check(message.head, journal)
+            asked = self._check(message, journal)
             Payment(self.settings, asked).make()
             journal.agree(asked.terms.to_json())
             self._asked[asked.terms.session] = asked
             return _yes(there=asked.queries.there if isinstance(asked, Asked) else [])
 
-    def _check(self, head: Mapping[str, Any], journal: Journal) -> Asked | Lessons:
+    def _check(self, message: Message, journal: Journal) -> Asked | Lessons:
         """Refuse terms that are not this site's, or not those that it agreed to before."""
+        head = message.head
         terms = Terms.from_json(head["terms"])
         agreed = journal.agreed
         if agreed is not None and agreed != terms.to_json():
@@ -248,7 +249,9 @@ class Site:
             raise RefusalError("these terms are of another kind of release than was begun")
         terms.check(self.settings, journal.keys(), self._known)
         asked = self._of(terms, journal)
-        if isinstance(asked, Asked):
+        if isinstance(asked, Lessons):
+            asked.receive(message.arrays)
+        else:
             self._check_teacher(terms.features)
             if not self.settings.again:
                 asked.queries.refuse_repeated(sessions(self.settings.sessions))

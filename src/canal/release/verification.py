@@ -78,9 +78,9 @@ class Checks:
             self.found.append(Check(what, False, f"{self.path} cannot be read: {error.strerror}"))
         return bool(self.found[-1].passed)
 
-    def files(self, manifest: Manifest) -> None:
+    def files(self, manifest: Manifest, more: Sequence[str] = ()) -> None:
         """The folder holds what the manifest lists, and nothing else."""
-        self.look("files", lambda: _files(self.path, manifest))
+        self.look("files", lambda: _files(self.path, manifest, more))
 
     def card(self, manifest: Manifest, render: Callable[[Manifest], str]) -> None:
         """The card is the one of this manifest."""
@@ -125,8 +125,8 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     return checks.found
 
 
-def _files(path: Path, manifest: Manifest) -> str:
-    expected = {MANIFEST, CARD} | {entry["file"] for entry in manifest.shards}
+def _files(path: Path, manifest: Manifest, more: Sequence[str]) -> str:
+    expected = {MANIFEST, CARD, *more} | {entry["file"] for entry in manifest.shards}
     there = {child.name for child in path.iterdir()}
     if there != expected:
         odd = sorted(there ^ expected)[0]
