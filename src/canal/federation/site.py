@@ -136,7 +136,7 @@ class Site:
                 journal.introduce(self._introduction(message.head, journal))
             known = journal.member or {}
             asked = [_kind(message.head), message.head["trust"], bool(message.head.get("research"))]
-            if [known["kind"], known["trust"], known["research"]] != asked:
+            if [known["release"], known["trust"], known["research"]] != asked:
                 raise RefusalError("this session was begun under another model of trust")
             named = message.head.get("initialisation", known["initialisation"])
             if known["initialisation"] != named:
@@ -152,7 +152,7 @@ class Site:
             return False
         if known["certificate"] != self.identity.certificate.decode():
             return True
-        here = self._ensemble.initialisation if known["kind"] == FEATURES else ""
+        here = self._ensemble.initialisation if known["release"] == FEATURES else ""
         return bool(here) and known["initialisation"] != here
 
     def _introduction(self, head: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Site:
                 f"{head['trust']!r}"
             )
         shown = {
-            "kind": _kind(head),
+            "release": _kind(head),
             "trust": head["trust"],
             "research": bool(head.get("research")),
             **(self._shown_network(head) if _kind(head) == ADAPTERS else self._shown_teacher()),
@@ -172,7 +172,7 @@ class Site:
             ),
         }
         if head["trust"] == "trusted":
-            claim = self._claim_of(shown["kind"], shown["initialisation"], head)
+            claim = self._claim_of(shown["release"], shown["initialisation"], head)
             shown["claim"] = self._shown_claim(journal, claim, research=shown["research"])
         return shown
 
@@ -245,7 +245,7 @@ class Site:
             raise RefusalError("this release is finished here; a new one needs a new session")
         if terms.session != head["session"]:
             raise RefusalError("these terms are of another session")
-        if (journal.member or {}).get("kind") != terms.kind:
+        if (journal.member or {}).get("release") != terms.kind:
             raise RefusalError("these terms are of another kind of release than was begun")
         terms.check(self.settings, journal.keys(), self._known)
         asked = self._of(terms, journal)
