@@ -223,7 +223,7 @@ def test_one_network_a_round_whatever_it_is_told(make, order):
         assert not answer.head["ok"]
         assert any(each in answer.head["error"] for each in word.split("|")), answer.head
     assert not ask(site, folder.name, "features", block=0).head["ok"]
-    assert not ask(site, folder.name, "count").head.get("patients")
+    assert "nobody pays for a count" in ask(site, folder.name, "count").head["error"]
 
 
 def test_a_budget_that_does_not_suffice(make, order):

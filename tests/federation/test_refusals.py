@@ -206,14 +206,14 @@ class TestMessages:
         """An error while private data are read may tell of them; the site's log has it."""
 
         site = Site.open(hospitals.home("south"))
-        real = site.teacher.tap.features
+        real = site.cohort.teacher.tap.features
 
         def fail(images):
             if images.any():  # not the blank one that only asks for a shape
                 raise ValueError("patient Smith")
             return real(images)
 
-        site.teacher.tap.features = fail
+        site.cohort.teacher.tap.features = fail
         hospitals.sites["south"] = site
         with pytest.raises(FederationError, match=r"south refuses: features \d could not") as told:
             run(make_order(), hospitals.transport)

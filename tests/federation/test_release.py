@@ -177,7 +177,7 @@ def test_the_same_bytes_whether_it_failed_or_not(make_hospitals, make_order, tmp
 
 def test_a_site_that_reads_nan_says_zero_and_tells_nobody(make_hospitals, make_order, caplog):
     hospitals = make_hospitals(research=True)
-    tap = hospitals.sites["south"].teacher.tap
+    tap = hospitals.sites["south"].cohort.teacher.tap
     real = tap.features
 
     def broken(images):

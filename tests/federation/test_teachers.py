@@ -32,7 +32,7 @@ class TestTeachers:
                 }
             )
             answer = site.answer(question.to_bytes())
-            assert site.teacher.digest.encode() not in answer
+            assert site.cohort.teacher.digest.encode() not in answer
             assert Message.from_bytes(answer).head["claim"][0] == "north"
 
     def test_a_plan_for_other_features_than_the_teachers(self, hospitals, make_order):

@@ -72,7 +72,7 @@ class Transcript:
             site = Site.open(home)
             alone = replace(world.ensemble, teachers=(teacher,), trained_initialisation=False)
             teacher.tap.network = None  # what it is beside its answers: nothing
-            site.__dict__["_ensemble"] = alone
+            site.cohort.__dict__["ensemble"] = alone
             sites[teacher.cohort] = site
         for name in sites:
             (folder / name / "roster.json").write_text(json.dumps(prints))
@@ -180,7 +180,7 @@ def uniform_p(words):
 
 def test_words_without_masks_are_not_uniform(play, monkeypatch):
     """The negative control of the test of uniformity."""
-    from canal.federation import contribution as module
+    from canal.federation import answers as module
 
     monkeypatch.setattr(module, "mask", lambda count, *rest: np.zeros(count, dtype=np.uint32))
     transcripts, _ = play()

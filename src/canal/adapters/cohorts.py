@@ -107,7 +107,7 @@ class LocalCohorts:
     @property
     def claims(self) -> list[list[str]]:
         """What determines each site's part; private."""
-        return [[site.cohort, site.digest] for site in self.sites]
+        return [site.claim for site in self.sites]
 
     def consider(
         self,

@@ -65,6 +65,11 @@ class Patients:
         content = repr((self.arrays.digest, sorted(self.rows.items()), self.augment, self.chunk))
         return hashlib.sha256(content.encode()).hexdigest()
 
+    @property
+    def claim(self) -> list[str]:
+        """The same with the name of the cohort; private."""
+        return [self.cohort, self.digest]
+
     def total(
         self,
         gradients: Gradients,

@@ -1,10 +1,11 @@
-"""A site's cohort: takes the shared initialisation, trains the teacher; only a status leaves."""
+"""What a site has: patients, the initialisations that came, a teacher. Only a status leaves."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import CheckpointError, RefusalError
+from canal.adapters.patients import Patients
+from canal.errors import CheckpointError, FederationError, RefusalError
 from canal.federation.settings import SiteSettings
 from canal.files import fsync_folder, replace_file
 from canal.models import checkpoint
 from canal.models.checkpoint import DESCRIPTION, WEIGHTS
 from canal.models.unet import weights_digest
+from canal.release.ensemble import Ensemble, Teacher, load_ensemble
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
@@ -28,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Cohort:
-    """Where training happens.
+    """Where training happens; all of it private but the initialisations.
 
     Args:
         settings: of the site.
@@ -36,6 +39,7 @@ class Cohort:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
+        self._patients: dict[tuple[str, bool], Patients] = {}
         self._thread: threading.Thread | None = None
         self._failed = False
 
@@ -89,6 +93,30 @@ class Cohort:
             # Whatever went wrong may tell of the data: it stays here.
             _log.exception("training failed")
             self._failed = True
+
+    @cached_property
+    def teacher(self) -> Teacher:
+        """The teacher; private."""
+        (made,) = self.ensemble.teachers
+        if made.cohort != self.settings.name:
+            raise FederationError(
+                f"the teacher is of {made.cohort!r}, and this site is {self.settings.name!r}; "
+                "train it with the name of the site"
+            )
+        return made
+
+    @cached_property
+    def ensemble(self) -> Ensemble:
+        """The teacher alone, as a release takes it; private."""
+        return load_ensemble([self.settings.path(self.settings.teacher)])
+
+    def patients(self, initialisation: str, augment: bool) -> Patients:
+        """The patients, as a network of this initialisation sees them; private."""
+        known = initialisation, augment
+        if known not in self._patients:
+            arrays = self.arrays(self.initialisation(initialisation))
+            self._patients[known] = Patients(self.settings.name, arrays, augment=augment)
+        return self._patients[known]
 
     def arrays(self, init: Path) -> Arrays:
         """The cohort's images, as large as a network wants them; private."""

@@ -73,8 +73,8 @@ class Lessons:
         import torch
 
         made = Gradients(self._network, self.coordinates.names)
-        size = checkpoint.describe(self._init()).size
-        channels = next(self._network.parameters()).shape[1]
+        start = checkpoint.describe(self._init())
+        channels, size = int(start.architecture["in_channels"]), start.size
         # Noise is as good as an image here, and public.
         noise = torch.rand(CHUNK, channels, *size, generator=torch.Generator().manual_seed(0))
         check_rows(made, 2 * noise - 1, (noise[:, :1] > 0.5).float())

@@ -17,18 +17,17 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from canal.adapters.patients import Patients
-from canal.adapters.store import ADAPTERS
-from canal.errors import FederationError, RefusalError
+from canal.errors import RefusalError
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution
 from canal.federation.identity import Identity, read_roster
+from canal.federation.introduction import Introduction, kind_of
 from canal.federation.journal import Journal, sessions
 from canal.federation.lessons import Lessons
 from canal.federation.message import Message
@@ -36,9 +35,8 @@ from canal.federation.payment import Payment
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
 from canal.federation.teaching import Teaching
-from canal.federation.terms import Terms, member
-from canal.release.agreement import Agreement, digest
-from canal.release.ensemble import Ensemble, Teacher, load_ensemble
+from canal.federation.terms import Terms
+from canal.release.agreement import Agreement
 from canal.release.manifest import Manifest
 from canal.release.statistics import Statistics
 from canal.release.store import FEATURES
@@ -60,9 +58,8 @@ class Site:
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
         self._lock = threading.Lock()
-        self._cohort = Cohort(settings)
+        self.cohort = Cohort(settings)
         self._asked: dict[str, Asked | Lessons] = {}
-        self._patients: dict[tuple[str, bool], Patients] = {}
 
     @classmethod
     def open(cls, folder: Path) -> Site:
@@ -79,26 +76,6 @@ class Site:
         """By which the others know this site."""
         known = self.settings
         return Identity.load(known.path(known.certificate), known.path(known.key))
-
-    @cached_property
-    def teacher(self) -> Teacher:
-        """The teacher; private."""
-        (made,) = self._ensemble.teachers
-        if made.cohort != self.settings.name:
-            raise FederationError(
-                f"the teacher is of {made.cohort!r}, and this site is {self.settings.name!r}; "
-                "train it with the name of the site"
-            )
-        return made
-
-    @cached_property
-    def _ensemble(self) -> Ensemble:
-        return load_ensemble([self.settings.path(self.settings.teacher)])
-
-    @cached_property
-    def _claim(self) -> list[str]:
-        """What determines the teacher's features; private."""
-        return self._ensemble.claims[0]
 
     def answer(self, request: bytes) -> bytes:
         """Answer any message; never raises, and never in two ways.
@@ -122,93 +99,26 @@ class Site:
             return Message({"ok": False, "error": "it failed; its own log says why"}).to_bytes()
 
     def _initialise(self, message: Message, _: bytes) -> bytes:
-        self._cohort.receive(message.head, message.arrays)
+        self.cohort.receive(message.head, message.arrays)
         return _yes()
 
     def _train(self, message: Message, _: bytes) -> bytes:
-        return _yes(state=self._cohort.train(str(message.head["initialisation"])))
+        return _yes(state=self.cohort.train(str(message.head["initialisation"])))
 
     def _join(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open(new=True):
-            if self._must_introduce(journal):
+            face = Introduction(self.settings, self.identity, self.cohort)
+            if face.is_due(journal):
                 self._refuse_crowds()
-                journal.introduce(self._introduction(message.head, journal))
-            known = journal.member or {}
-            asked = [_kind(message.head), message.head["trust"], bool(message.head.get("research"))]
+                journal.introduce(face.made(message.head, journal))
+            known, head = journal.member or {}, message.head
+            asked = [kind_of(head), head["trust"], bool(head.get("research"))]
             if [known["release"], known["trust"], known["research"]] != asked:
                 raise RefusalError("this session was begun under another model of trust")
-            named = message.head.get("initialisation", known["initialisation"])
-            if known["initialisation"] != named:
+            if known["initialisation"] != head.get("initialisation", known["initialisation"]):
                 raise RefusalError("this session was begun with another initialisation")
         return _yes(**known)
-
-    def _must_introduce(self, journal: Journal) -> bool:
-        """Once: some signatures are random, and terms hold them. But a site may change before."""
-        known = journal.member
-        if known is None:
-            return True
-        if journal.agreed is not None or journal.finished is not None:
-            return False
-        if known["certificate"] != self.identity.certificate.decode():
-            return True
-        here = self._ensemble.initialisation if known["release"] == FEATURES else ""
-        return bool(here) and known["initialisation"] != here
-
-    def _introduction(self, head: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
-        """What this site shows of itself: what all must have in common, and a signed key."""
-        if head["trust"] not in self.settings.trust:
-            raise RefusalError(
-                f"this site takes part in {' or '.join(self.settings.trust)}, not in "
-                f"{head['trust']!r}"
-            )
-        shown = {
-            "release": _kind(head),
-            "trust": head["trust"],
-            "research": bool(head.get("research")),
-            **(self._shown_network(head) if _kind(head) == ADAPTERS else self._shown_teacher()),
-            **member(
-                self.settings.name, str(head["session"]), journal.keys().public, self.identity
-            ),
-        }
-        if head["trust"] == "trusted":
-            claim = self._claim_of(shown["release"], shown["initialisation"], head)
-            shown["claim"] = self._shown_claim(journal, claim, research=shown["research"])
-        return shown
-
-    def _shown_teacher(self) -> dict[str, Any]:
-        return {
-            "initialisation": self._ensemble.initialisation,
-            "trained_initialisation": self._ensemble.trained_initialisation,
-            "layer": self.teacher.tap.layer,
-        }
-
-    def _shown_network(self, head: Mapping[str, Any]) -> dict[str, Any]:
-        """Of rounds: the initialisation that came."""
-        name = str(head["initialisation"])
-        self._cohort.initialisation(name)
-        return {"initialisation": name}
-
-    def _claim_of(self, kind: str, initialisation: str, head: Mapping[str, Any]) -> list[str]:
-        """What determines what this site says; private."""
-        if kind == FEATURES:
-            return self._claim
-        people = self._people(initialisation, bool(head.get("augment", True)))
-        return [people.cohort, people.digest]
-
-    def _people(self, initialisation: str, augment: bool) -> Patients:
-        """The patients of this site, as a network of this initialisation sees them; private."""
-        known = initialisation, augment
-        if known not in self._patients:
-            arrays = self._cohort.arrays(self._cohort.initialisation(initialisation))
-            self._patients[known] = Patients(self.settings.name, arrays, augment=augment)
-        return self._patients[known]
-
-    def _shown_claim(self, journal: Journal, claim: list[str], *, research: bool) -> list[str]:
-        """What tells one claim from another, and nothing of it without this site's secret."""
-        if research and self.settings.research:
-            return claim
-        return [self.settings.name, journal.secret().key(b"claim", digest(claim)).hex()]
 
     def _refuse_crowds(self) -> None:
         unused = [each for each in sessions(self.settings.sessions) if each.agreed is None]
@@ -266,11 +176,11 @@ class Site:
         if terms.kind == FEATURES:
             return Asked(terms, journal, self._shape)
         name = terms.adapters.initialisation
-        return Lessons(terms, journal, lambda: self._cohort.initialisation(name))
+        return Lessons(terms, journal, lambda: self.cohort.initialisation(name))
 
     def _check_teacher(self, agreement: Agreement) -> None:
-        ensemble, plan = self._ensemble, agreement.plan
-        here = ensemble.initialisation, self.teacher.tap.layer
+        ensemble, plan = self.cohort.ensemble, agreement.plan
+        here = ensemble.initialisation, self.cohort.teacher.tap.layer
         if (agreement.initialisation, agreement.layer) != here:
             raise RefusalError("the teacher here has another initialisation, or another layer")
         if plan.trained_initialisation < ensemble.trained_initialisation:
@@ -326,7 +236,7 @@ class Site:
         # Two sessions may have agreed before either answered.
         if not self.settings.again and not journal.has_answered:
             asked.queries.refuse_repeated(sessions(self.settings.sessions))
-        return Contribution(asked, journal, self.teacher, self._claim)
+        return Contribution(asked, journal, self.cohort.teacher, self.cohort.ensemble.claims[0])
 
     def _count(self, message: Message, request: bytes) -> bytes:
         lessons, journal = self._lessons_session(message)
@@ -342,8 +252,8 @@ class Site:
 
     def _teaching(self, lessons: Lessons, journal: Journal) -> Teaching:
         agreed = lessons.terms.adapters
-        people = self._people(agreed.initialisation, agreed.augment)
-        return Teaching(lessons, journal, people, [people.cohort, people.digest])
+        people = self.cohort.patients(agreed.initialisation, agreed.augment)
+        return Teaching(lessons, journal, people)
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
@@ -404,7 +314,7 @@ class Site:
 
     def _shape(self) -> tuple[int, ...]:
         """Of the images that the teacher is made for."""
-        return self._ensemble.images
+        return self.cohort.ensemble.images
 
     def _load(self, journal: Journal) -> Asked | Lessons:
         agreed = journal.agreed
@@ -414,14 +324,6 @@ class Site:
         if not Payment(self.settings, asked).is_made:
             raise RefusalError("this session was never paid for; agree first")
         return asked
-
-
-def _kind(head: Mapping[str, Any]) -> str:
-    """What kind of release a session is begun for."""
-    kind = str(head.get("release", FEATURES))
-    if kind not in (FEATURES, ADAPTERS):
-        raise RefusalError(f"a release of {kind!r} is unknown here")
-    return kind
 
 
 def _yes(**values: Any) -> bytes:

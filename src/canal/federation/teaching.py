@@ -7,6 +7,7 @@ import numpy as np
 from canal.adapters.cohorts import contribute
 from canal.adapters.mechanism import Stored
 from canal.adapters.patients import Patients
+from canal.errors import RefusalError
 from canal.federation.answers import Answers, Made
 from canal.federation.journal import Journal
 from canal.federation.lessons import Lessons
@@ -19,18 +20,17 @@ class Teaching(Answers):
         lessons: what was agreed on.
         journal: of the session, which this process has open.
         patients: of the site; private.
-        claim: what determines what they add; private.
     """
 
-    def __init__(
-        self, lessons: Lessons, journal: Journal, patients: Patients, claim: list[str]
-    ) -> None:
-        super().__init__(lessons.terms, journal, patients.cohort, claim)
+    def __init__(self, lessons: Lessons, journal: Journal, patients: Patients) -> None:
+        super().__init__(lessons.terms, journal, patients.cohort, patients.claim)
         self.lessons = lessons
         self.patients = patients
 
     def count(self, request: bytes) -> bytes:
-        """How many patients this site has."""
+        """How many patients this site has; asked and paid for, or not told."""
+        if not self.terms.adapters.plan.count:
+            raise RefusalError("the number of patients was stated; nobody pays for a count")
 
         def make() -> Made:
             found = self.lessons.mechanism.count(len(self.patients), self.noise())
