@@ -116,7 +116,8 @@ def test_a_count_costs_its_share(home):
     budget = ("--cohort", "ultrasound", "--unit", "membership", "--epsilon", "2")
     call_here(home, "ledger", "budget", "counted.sqlite", *budget)
     asked = ("--patients", "50", "--count-patients", "0.2", "--epsilon", "2", "--rounds", "2")
-    more = ("--cohort", "ultrasound", "--allocation", "channels", "--part", "norms", "--rank", "1")
+    taught = ("--part", "norms", "--rank", "1", "--directions", "3")
+    more = ("--cohort", "ultrasound", "--allocation", "channels", *taught)
     where = ("--ledger", "counted.sqlite", "--out", "counted")
     said = call_here(home, *TRAIN, *asked, *more, *where)
     assert "patients of 1 site;" in " ".join(said.split())
@@ -189,6 +190,7 @@ def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
         (("--patients", "9", "--momentum", "1"), "momentum = 1"),
         (("--patients", "9", "--averaged", "2"), "averaged = 2"),
         (("--patients", "9", "--rank", "-1"), "rank = -1"),
+        (("--patients", "9", "--directions", "9999"), "directions = 9999"),
         (("--patients", "9", "--part", "nothing.*"), "no parameter is called 'nothing.*'"),
         (("--patients", "9", "--cohort", "recipient"), "'recipient' is no cohort of split.json"),
         (("--patients", "9", "--recipient", "pooled"), "that a hospital trains on"),

@@ -86,6 +86,13 @@ def train(
             rich_help_panel=_PLAN,
         ),
     ] = 0,
+    directions: Annotated[
+        int,
+        typer.Option(
+            help="Of a public basis that gradients are projected on; 0 for all parameters.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = 0,
     allocation: Annotated[
         Literal["flat", "ellipsoid", "channels", "none"],
         typer.Option(help="How noise is spread; none needs --not-private.", rich_help_panel=_PLAN),
@@ -138,6 +145,7 @@ def train(
         adapter,
         allocation,
         update=UpdateSettings(step, momentum, averaged),
+        directions=directions,
         augment=augment,
     )
     # All of it is fixed before anybody's patients are read.
@@ -145,6 +153,7 @@ def train(
         epsilon,
         patients,
         len(shared.coordinates),
+        directions=directions,
         delta=delta,
         blocks=shared.start.public.blocks,
         sites=len(sites),
