@@ -11,6 +11,7 @@ from canal.lazy import lazily
 from canal.version import __version__
 
 if TYPE_CHECKING:
+    from canal.adapters.kinds import verify
     from canal.data.load import load
     from canal.distill.run import train as train_student
     from canal.models.unet import UNetArchitecture
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from canal.release.plan import Plan
     from canal.release.queries import Queries
     from canal.release.store import Release
-    from canal.release.verification import verify
     from canal.teachers.run import initialise
     from canal.teachers.run import train as train_teacher
     from canal.teachers.settings import DistillSettings, TrainingSettings
@@ -39,7 +39,7 @@ _HOME = {
     "load_ensemble": "release.ensemble",
     "train_student": "distill.run:train",
     "train_teacher": "teachers.run:train",
-    "verify": "release.verification",
+    "verify": "adapters.kinds",
 }
 
 __all__ = [

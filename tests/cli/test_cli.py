@@ -59,6 +59,8 @@ def test_plan_for_people(tmp_path):
         ("plan --budget-split 0.5 0.5 0.5", "split"),
         ("plan --importance nowhere.json", "nowhere.json"),
         ("plan --unit pixel", "patient"),
+        ("plan --unit membership", "patient"),
+        ("ledger budget x.sqlite --cohort a --epsilon 1 --unit pixel", "membership"),
         ("plan --epsilom 3", "--epsilon"),
         ("ledger show nowhere.sqlite", "there is no ledger"),
         ("ledger verify nowhere.sqlite", "there is no ledger"),
@@ -77,13 +79,16 @@ def test_ledger_by_hand(tmp_path):
     ledger = tmp_path / "ledger.sqlite"
     budget = ["--cohort", "north", "--epsilon", "8", "--delta", "1e-5"]
     assert run("ledger", "budget", ledger, *budget).returncode == 0
+    added = run("ledger", "budget", ledger, *budget, "--unit", "membership")
+    assert "unit membership: epsilon 8" in added.stdout
     shown = run("ledger", "show", ledger)
     assert "north" in shown.stdout
+    assert "membership" in shown.stdout
     seen = json.loads(run("ledger", "show", ledger, "--json").stdout)
     assert seen["balances"][0]["epsilon_budget"] == 8
     assert seen["rows"][0]["action"] == "budget"
     checked = run("ledger", "verify", ledger, "--head", seen["head"], "--json")
-    assert json.loads(checked.stdout) == {"ok": True, "rows": 1, "head": seen["head"]}
+    assert json.loads(checked.stdout) == {"ok": True, "rows": 2, "head": seen["head"]}
     wrong = run("ledger", "verify", ledger, "--head", "0" * 64)
     assert wrong.returncode == 2
     assert "are gone" in wrong.stderr

@@ -267,3 +267,19 @@ def test_where_the_cache_is_by_default(monkeypatch, tmp_path):
     assert default_folder() == tmp_path / "xdg" / "canal"
     monkeypatch.setenv("CANAL_CACHE", str(tmp_path / "own"))
     assert default_folder() == tmp_path / "own"
+
+
+def test_images_without_their_labels_stand_beside_those_with_them(cases, place):
+    arrays = load(cases, size=(16, 12), folder=place)
+    blind = arrays.without_labels()
+    assert not blind.masks.any()
+    assert not blind.labelled.any()
+    both = arrays.beside(blind)
+    assert both.labelled.tolist() == [True] * 3 + [False] * 3
+    assert np.array_equal(both.images[:3], both.images[3:])
+    assert [both.groups[name] for name in both.ids] == ["a", "b", "c"] * 2
+    assert len({arrays.digest, blind.digest, both.digest}) == 3
+    with pytest.raises(DataError, match="there twice"):
+        arrays.beside(arrays)
+    with pytest.raises(DataError, match="do not go together"):
+        arrays.beside(load(cases, size=(12, 12), folder=place).without_labels())

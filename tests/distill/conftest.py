@@ -76,3 +76,26 @@ def make_release(tmp_path_factory, init, arrays):
         return made[key]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def adapters(tmp_path_factory, init, arrays):
+    """A release of adapters by one site, two rounds without noise: they are there to be read."""
+    from canal.adapters.adapter import Adapter
+    from canal.adapters.cohorts import LocalCohorts
+    from canal.adapters.patients import Patients
+    from canal.adapters.plan import AdapterPlan
+    from canal.adapters.rounds import train
+    from canal.adapters.shared import share
+
+    shared = share(init, arrays, Adapter(("head",)), "none", augment=False)
+    site = Patients("site", arrays, augment=False)
+    cohorts = LocalCohorts([site], shared.network, shared.coordinates)
+    plan = AdapterPlan(
+        *(8.0, len(site), len(shared.coordinates)),
+        rounds=2,
+        allocation="none",
+        adapter=Adapter(("head",)),
+    )
+    out = tmp_path_factory.mktemp("adapters") / "release"
+    return train(out, cohorts, shared.start, plan, not_private=True)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from canal.distill.run import Objective, train
+from canal.adapters.taught import load_taught
+from canal.distill.objective import Objective, Predictions
+from canal.distill.run import train
 from canal.distill.student import Student
 from canal.distill.targets import Targets
 from canal.errors import CheckpointError, InvalidValueError
@@ -148,6 +150,66 @@ def test_what_determines_a_student_is_written_down(init, arrays, make_release, t
     assert written["distill"]["feature_weight"] == 0.1
     with pytest.raises(CheckpointError, match="other settings"):
         train(tmp_path / "s", init, arrays, SHORT, release=release, mode="noise-only")
+
+
+def test_the_loss_of_predictions_by_hand(init, arrays, adapters):
+    """Labels where there are some; everywhere the cross-entropy with what the network says."""
+    network, _ = checkpoint.load(init)
+    taught, _ = load_taught(init, adapters)
+    some = replace(arrays, unlabelled=frozenset(arrays.ids[::2]))
+    batch = Batches(some, batch_size=12, augment=True, seed=2)[0]
+    loss, logits = Predictions(some, taught)(network, batch)
+    with torch.no_grad():
+        said = taught(batch.images).sigmoid()
+    mine = logits.sigmoid()
+    entropy = -(said * mine.log() + (1 - said) * (1 - mine).log()).mean()
+    known = [row for row in range(12) if batch.rows[row] % 2]
+    want = task_loss(logits, batch.masks)[known].mean() + entropy
+    torch.testing.assert_close(loss, want)
+    loss.backward()
+    assert all(weight.grad is None for weight in taught.parameters())
+
+
+def test_adapters_are_where_a_student_starts(init, arrays, adapters, tmp_path):
+    """All but nothing is learned in two steps of no length."""
+    still = replace(SHORT, steps=2, learning_rate=1e-12, weight_decay=0.0)
+    made = train(tmp_path / "s", init, arrays, still, release=adapters, mode="adapters")
+    assert made.notes["release"] == adapters.digest
+    taught, _ = load_taught(init, adapters)
+    shared, _ = checkpoint.load(init)
+    found = checkpoint.load(tmp_path / "s")[0].state_dict()
+    for name, weight in taught.state_dict().items():
+        torch.testing.assert_close(found[name], weight, rtol=0, atol=1e-9)
+    assert any(not torch.equal(found[name], old) for name, old in shared.state_dict().items())
+
+
+def test_predictions_need_no_label(init, arrays, adapters, tmp_path):
+    blind = arrays.without_labels()
+    for turn in ("first", "again"):
+        made = train(tmp_path / turn, init, blind, SHORT, release=adapters, mode="predictions")
+    assert (made.notes["mode"], made.notes["labelled"]) == ("predictions", 0)
+    assert made.initialisation == checkpoint.describe(init).initialisation
+    assert digest(tmp_path / "first") == digest(tmp_path / "again")
+    with pytest.raises(InvalidValueError, match="mode adapters learns from nothing else"):
+        train(tmp_path / "blind", init, blind, SHORT, release=adapters, mode="adapters")
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"),
+    [
+        ("release", "one of adapters; give such a one, or take mode adapters or predictions"),
+        ("noise-only", "one of adapters"),
+        ("adapters", "one of features; give such a one, or take mode release"),
+        ("predictions", "one of features"),
+    ],
+)
+def test_a_mode_wants_its_kind_of_release(
+    init, arrays, make_release, adapters, tmp_path, mode, word
+):
+    wrong = make_release() if mode in ("adapters", "predictions") else adapters
+    with pytest.raises(InvalidValueError, match=word):
+        train(tmp_path / "s", init, arrays, SHORT, release=wrong, mode=mode)
+    assert not list(tmp_path.iterdir())
 
 
 def test_errors(init, arrays, make_release, tmp_path):

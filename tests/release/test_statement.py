@@ -216,7 +216,7 @@ def test_the_finite_precision_of_the_sampler_is_part_of_epsilon(release, make_pl
     added = manifest.statement["guarantee"]["patient"]["epsilon"] - ideal
     assert 1 <= added / (2 * 2.0**-44 * draws) < 2
     charged = {entry["unit"]: entry["draws"] for entry in manifest.ledger["charges"]}
-    assert charged == {"patient": draws, "paper": C * GRID}
+    assert charged == {"patient": draws, "membership": draws, "paper": C * GRID}
 
 
 @pytest.mark.parametrize("preset", ["paper", "honest"])

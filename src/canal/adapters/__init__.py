@@ -11,5 +11,7 @@
 `rounds`       claims, pays, asks round after round, publishes
 `update`       from published sums to the next network
 `store`        a release as its reader sees it
+`taught`       the network that it leads to, as a checkpoint
+`kinds`        a folder of features or of adapters, whichever it is
 =============  ==============================================================
 """

@@ -221,11 +221,11 @@ class _Run:
         """Charge everyone, once; the key tells nothing without the secret."""
         key = self.secret.key(b"ledger", self.claim).hex()
         mechanism = self.mechanism
-        due = charges(mechanism.calibrated, self.cohorts.names)
-        if self.private and self.ledger is not None:
+        due = charges(mechanism.calibrated, self.cohorts.names) if self.private else []
+        if due and self.ledger is not None:
             self.ledger.reserve(key, due, note=f"adapters {self.workspace.out.name}")
         self.cohorts.consider(self.agreement, mechanism, self.secret, key)
-        return paid(key, due) if self.private else None
+        return paid(key, due) if due else None
 
     def make(self, receipt: dict[str, Any] | None) -> None:
         self.cohorts.begin()

@@ -16,8 +16,7 @@ from canal.adapters.public import Public, measure
 from canal.adapters.rounds import Start
 from canal.adapters.update import UpdateSettings
 from canal.errors import DataError
-from canal.models import checkpoint
-from canal.models.unet import weights_digest
+from canal.teachers.run import load_initialisation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,8 +67,7 @@ def share(
         augment: images are varied from round to round.
         chunk: images a pass.
     """
-    network, _ = checkpoint.load(init)
-    digest = weights_digest(network)
+    network, about = load_initialisation(init)
     coordinates = adapter.install(network)
     public = look(
         *(network, coordinates, asked, allocation),
@@ -78,7 +76,11 @@ def share(
         chunk=chunk,
     )
     start = Start(
-        coordinates.read(), digest, public, UpdateSettings() if update is None else update, augment
+        coordinates.read(),
+        about.initialisation,
+        public,
+        UpdateSettings() if update is None else update,
+        augment,
     )
     return Shared(network, coordinates, start)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
+from canal.privacy.units import Unit
 from canal.release.conditions import check_noise, noise_source
 from canal.release.digits import short, upwards
 from canal.release.statement import (
@@ -20,6 +21,15 @@ from canal.release.statement import (
 )
 
 __all__ = ["facts_of", "noise_source", "stamp", "state"]
+
+
+# Of arbitrary teachers more may change; here a patient has a part of their own, and no other.
+NEIGHBOURS: dict[Unit, str] = {
+    "membership": "one patient, with all of their images, is added to one site's training cohort, "
+    "or removed from it; everybody else's part stays as it is",
+    "patient": "one patient of one site's training cohort, with all of their images, is replaced "
+    "by another; everybody else's part stays as it is",
+}
 
 
 def facts_of(plan: AdapterPlan, noise: Mapping[str, str], cohorts: Sequence[str]) -> Facts:
@@ -47,6 +57,7 @@ def state(calibrated: CalibratedAdapterPlan, facts: Facts) -> dict[str, Any]:
             unit: promise(
                 calibrated.guarantee, unit, plan.delta, plan.conversion, private=facts.private
             )
+            | {"neighbours": NEIGHBOURS[unit]}
             for unit in DISTANCE
         },
         "split": {"count": plan.count, "rounds": 1 - plan.count},

@@ -82,6 +82,11 @@ class AdapterRelease:
         return cls(Path(path), Manifest.read(Path(path)))
 
     @property
+    def digest(self) -> str:
+        """Of the manifest, and by it of everything."""
+        return self.manifest.digest
+
+    @property
     def private(self) -> bool:
         """Whether the guarantee of the statement holds; a research run has none."""
         return self.manifest.private

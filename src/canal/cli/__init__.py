@@ -7,6 +7,7 @@ import sys
 import typer
 
 from canal.cli.account import account
+from canal.cli.adapters import adapters_app
 from canal.cli.attack import attack_app
 from canal.cli.audit import audit
 from canal.cli.data import data_app
@@ -34,6 +35,7 @@ app.command("init")(init)
 app.add_typer(teacher_app, name="teacher")
 app.command("plan")(plan)
 app.add_typer(release_app, name="release")
+app.add_typer(adapters_app, name="adapters")
 app.command("account")(account)
 app.add_typer(federation_app, name="federation")
 app.add_typer(student_app, name="student")

@@ -18,10 +18,10 @@ def account(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say what a release costs: epsilon under every unit, and each part's share."""
-    from canal.release.account import account as price
-    from canal.release.store import Release
+    from canal.adapters.kinds import account as price
+    from canal.adapters.kinds import open_release
 
-    found = price(Release.open(folder), delta)
+    found = price(open_release(folder), delta)
     if as_json:
         print_json(found)
         return
@@ -36,14 +36,13 @@ def account(
     table = Table(
         box=box.SIMPLE_HEAD, title=f"At delta {short(found['delta'])}", title_justify="left"
     )
-    for number, name in enumerate(
-        ("unit", "epsilon", "exact", "rho", "caps", "importance", "features")
-    ):
+    parts = list(found["units"][found["unit"]]["shares"])
+    for number, name in enumerate(("unit", "epsilon", "exact", "rho", *parts)):
         table.add_column(name, justify="right" if number else "left")
     for name, entry in found["units"].items():
         shares = [
             "-" if entry["shares"].get(part) is None else f"{entry['shares'][part]:.1%}"
-            for part in ("caps", "importance", "features")
+            for part in parts
         ]
         costs = [short(upwards(entry[kind])) for kind in ("epsilon", "epsilon_exact", "rho")]
         table.add_row(name, *costs, *shares, style="bold" if name == found["unit"] else "")

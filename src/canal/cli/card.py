@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from canal.release.store import Release
+    from canal.adapters.kinds import AnyRelease
 
 
-def summary(release: Release) -> dict[str, Any]:
+def summary(release: AnyRelease) -> dict[str, Any]:
     """A release in a few entries."""
+    from canal.adapters.store import AdapterRelease
+
+    if isinstance(release, AdapterRelease):
+        content = {
+            "rounds": len(release),
+            "parameters": release.plan.parameters,
+            "patients": release.patients,
+            "relation": release.plan.relation,
+        }
+    else:
+        content = {"queries": len(release), "channels": release.channels.tolist()}
     return {
         "path": str(release.path),
+        "kind": release.manifest.kind,
         "private": release.private,
         "stamp": release.statement["stamp"],
-        "queries": len(release),
-        "channels": release.channels.tolist(),
-        "digest": release.manifest.digest,
+        **content,
+        "digest": release.digest,
         "guarantee": {
             unit: entry["epsilon"] for unit, entry in release.statement["guarantee"].items()
         },
@@ -27,7 +39,7 @@ def summary(release: Release) -> dict[str, Any]:
     }
 
 
-def print_card(release: Release) -> None:
+def print_card(release: AnyRelease) -> None:
     """Everything that the statement says."""
     from rich.console import Console
 
@@ -40,30 +52,71 @@ def print_card(release: Release) -> None:
     console.print()
 
 
-def print_guarantee(release: Release) -> None:
+def print_made(
+    release: AnyRelease, out: Path, *, as_json: bool, private: Path | None = None
+) -> None:
+    """What was made, and what is to be done with it.
+
+    Args:
+        release: that was made.
+        out: its folder, as it was typed.
+        as_json: for programs.
+        private: what is not to be handed out, if it is here.
+    """
+    if as_json:
+        print_json(summary(release))
+        return
+    print_guarantee(release)
+    fate = "is to be handed out" if release.private else "protects nobody"
+    stays = "" if private is None else f" {private.name} beside it stays with you."
+    typer.echo(f"{out} {fate}; `canal release show {out}` or {out / 'card.html'} says all.{stays}")
+
+
+def print_guarantee(release: AnyRelease) -> None:
     """What was asked for, and the epsilon of every unit."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    from canal.adapters.plan import RELATIONS
     from canal.release.digits import short, upwards
 
     console, said, plan = Console(highlight=False), release.statement, release.plan
     if said["stamp"]:
         console.print(f"[bold red]{said['stamp']}[/]")
-    people = plan.participants
     console.print(
-        f"[bold]{len(release.channels)} of {plan.channels} channels[/] of {people.queries} queries "
-        f"from {people.teachers} teachers; asked for: epsilon {plan.epsilon:g} at delta "
-        f"{short(plan.delta)}, unit [bold]{plan.unit}[/], {plan.conversion} conversion"
+        f"{_content(release)}; asked for: epsilon {plan.epsilon:g} at delta {short(plan.delta)}, "
+        f"unit [bold]{plan.unit}[/], {plan.conversion} conversion"
     )
+    names = {}
+    if "relation" in said:
+        names = {unit: f"{unit} ({relation})" for relation, unit in RELATIONS.items()}
     table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(("unit", "epsilon", "what it means")):
         table.add_column(name, justify="right" if number == 1 else "left")
     for unit, entry in said["guarantee"].items():
         style = "bold" if unit == plan.unit else ""
-        table.add_row(unit, short(upwards(entry["epsilon"])), entry["reading"], style=style)
+        table.add_row(
+            names.get(unit, unit), short(upwards(entry["epsilon"])), entry["reading"], style=style
+        )
     console.print(table)
+
+
+def _content(release: AnyRelease) -> str:
+    from canal.adapters.store import AdapterRelease
+
+    if isinstance(release, AdapterRelease):
+        asked = release.plan
+        patients = f"about {release.patients:.0f}" if asked.count else f"{asked.patients}"
+        return (
+            f"[bold]{asked.parameters} parameters[/] taught in {asked.rounds} rounds by {patients} "
+            f"patients of {asked.sites} site{'s' * (asked.sites > 1)}"
+        )
+    plan, people = release.plan, release.plan.participants
+    return (
+        f"[bold]{len(release.channels)} of {plan.channels} channels[/] of {people.queries} queries "
+        f"from {people.teachers} teachers"
+    )
 
 
 def print_json(content: Any) -> None:

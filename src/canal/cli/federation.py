@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from canal.cli import plan_options as options
-from canal.cli.card import print_guarantee, print_json, summary
+from canal.cli.card import print_json, print_made
 
 federation_app = typer.Typer(
     no_args_is_help=True, help="A release across hospitals that do not trust one another."
@@ -135,7 +135,7 @@ def simulate(
     # FLARE's own folder; what the sites remember is in theirs.
     shutil.rmtree(place / "flare", ignore_errors=True)
     _watch(out, lambda: run(place / "flare", made.sites, made.order))
-    _print(Release.open(out), as_json=as_json)
+    print_made(Release.open(out), out, as_json=as_json)
 
 
 @federation_app.command()
@@ -169,7 +169,7 @@ def submit(
             f"the order was not carried out ({found.state}): {found.reason or 'no reason given'}; "
             "submit it again and it goes on, nobody pays twice"
         )
-    _print(Release.open(out), as_json=as_json)
+    print_made(Release.open(out), out, as_json=as_json)
 
 
 @federation_app.command()
@@ -258,12 +258,3 @@ def _watch(out: Path, work: Callable[[], Any]) -> Any:
     if failure:
         raise failure[0]
     return result[0]
-
-
-def _print(release: Any, *, as_json: bool) -> None:
-    if as_json:
-        print_json(summary(release))
-        return
-    print_guarantee(release)
-    fate = "is to be handed out" if release.private else "protects nobody"
-    typer.echo(f"{release.path} {fate}; `canal release show {release.path}` says all.")

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from canal.privacy.gaussian import Conversion
 from canal.privacy.units import Unit
 
+if TYPE_CHECKING:
+    from canal.privacy.ledger import Ledger
+
 ledger_app = typer.Typer(
     no_args_is_help=True, help="Who may spend what, what was spent, and whether anyone edited it."
 )
+LEDGER = "ledger.sqlite"
+ToCharge = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"To charge; {LEDGER} in this folder, or CANAL_LEDGER.", envvar="CANAL_LEDGER"
+    ),
+]
 _Path = Annotated[Path, typer.Argument(help="The ledger, an SQLite file.")]
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
@@ -120,3 +131,19 @@ def budget(
             f"cohort {name}, unit {unit}: epsilon {epsilon:g} at delta {delta:g} "
             f"(rho {left.budget:.4g}, {left.remaining:.4g} left)"
         )
+
+
+def ledger_to_charge(path: Path | None, cohorts: Iterable[str], unit: Unit, delta: float) -> Ledger:
+    """The ledger that a release is charged to; where there is none, the line that starts one."""
+    from canal.errors import LedgerError
+    from canal.privacy.ledger import Ledger
+
+    where = Path(LEDGER) if path is None else path
+    if not where.is_file():
+        names = " ".join(f"--cohort {cohort}" for cohort in cohorts)
+        raise LedgerError(
+            f"there is no ledger at {where} to charge; whoever answers for these patients starts "
+            f"it with `canal ledger budget {where} {names} --unit {unit} --epsilon E "
+            f"--delta {delta:g}`"
+        )
+    return Ledger(where, must_exist=True)

@@ -8,7 +8,6 @@ import typer
 
 from canal.privacy.budget import Source
 from canal.privacy.gaussian import Conversion
-from canal.privacy.units import Unit
 
 _PANEL = "plan"
 
@@ -24,7 +23,10 @@ Preset = Annotated[
     _option("honest: protects a patient. paper: the paper's accounting."),
 ]
 Released = Annotated[int | None, _option("M: channels to publish; a tenth of them if not given.")]
-ChosenUnit = Annotated[Unit | None, _option("Whose epsilon it is; the preset's if not given.")]
+ChosenUnit = Annotated[
+    Literal["patient", "image", "paper"] | None,
+    _option("Whose epsilon it is; the preset's if not given."),
+]
 ChosenConversion = Annotated[
     Conversion | None, _option("Between epsilon and rho; the preset's if not given.")
 ]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
+    from canal.adapters.rounds import Told
     from canal.experiments.cell import Cell
     from canal.experiments.grid import Watch
     from canal.teachers.training import Progress
@@ -37,19 +42,11 @@ def watching(total: int) -> Iterator[Watch]:
     """
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
 
     from canal.experiments.grid import Watch
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
     console = Console(stderr=True)
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+    with _bar_with_news(console) as bar:
         whole = bar.add_task("cells", total=total, news="")
         tasks: dict[str, TaskID] = {}
 
@@ -72,6 +69,19 @@ def watching(total: int) -> Iterator[Watch]:
         yield Watch(begin, report, end)
 
 
+def _bar_with_news(console: Console) -> Bar:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    return Bar(*columns, console=console, disable=not console.is_terminal)
+
+
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -82,17 +92,8 @@ def _clock(seconds: float) -> str:
 def training(title: str, steps: int) -> Iterator[Callable[[Progress], None]]:
     """A bar over training steps with loss, Dice and remaining time."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
-    console = Console(stderr=True)
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+    with _bar_with_news(Console(stderr=True)) as bar:
         task = bar.add_task(title, total=steps, news="")
 
         def show(progress: Progress) -> None:
@@ -101,5 +102,25 @@ def training(title: str, steps: int) -> Iterator[Callable[[Progress], None]]:
                 f"{_clock(progress.seconds_left)} left"
             )
             bar.update(task, completed=progress.step, news=news)
+
+        yield show
+
+
+@contextmanager
+def rounds(title: str, total: int) -> Iterator[Callable[[Told], None]]:
+    """A bar over rounds with what they cost so far and the remaining time."""
+    from rich.console import Console
+
+    # Of the last few: rounds that an earlier run made are there at once.
+    ends = deque([time.monotonic()], maxlen=6)
+    with _bar_with_news(Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total, news="")
+
+        def show(told: Told) -> None:
+            ends.append(time.monotonic())
+            pace = (ends[-1] - ends[0]) / (len(ends) - 1)
+            spent = "" if told.epsilon is None else f"epsilon {told.epsilon:.3g} spent  "
+            news = f"{spent}{_clock(pace * (told.rounds - told.number))} left"
+            bar.update(task, completed=told.number, news=news)
 
         yield show

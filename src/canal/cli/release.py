@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from canal.cli import plan_options as options
-from canal.cli.card import print_card, print_guarantee, print_json, summary
-
-if TYPE_CHECKING:
-    from canal.privacy.ledger import Ledger
-    from canal.release.plan import Plan
+from canal.cli.card import print_card, print_json, print_made, summary
+from canal.cli.ledger import LEDGER, ToCharge, ledger_to_charge
 
 release_app = typer.Typer(no_args_is_help=True, help="Make a release, check it, read its card.")
 _Folder = Annotated[Path, typer.Argument(help="The release folder.")]
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-LEDGER = "ledger.sqlite"
 
 
 @release_app.command()
@@ -31,12 +27,7 @@ def create(
     init: Annotated[
         Path | None, typer.Option(help="The shared initialisation, for public statistics.")
     ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"To charge; {LEDGER} in this folder, or CANAL_LEDGER.", envvar="CANAL_LEDGER"
-        ),
-    ] = None,
+    ledger: ToCharge = None,
     epsilon: options.Epsilon = 8,
     delta: options.Delta = 1e-5,
     preset: options.Preset = "honest",
@@ -81,6 +72,7 @@ def create(
     from canal.cli.progress import counting
     from canal.privacy.budget import BudgetSplit
     from canal.release.aggregator import create, passes
+    from canal.release.charges import payers
     from canal.release.ensemble import load_ensemble
     from canal.release.options import Options
     from canal.release.queries import Queries
@@ -113,7 +105,8 @@ def create(
         plan = replace(plan, participants=people)
     broken: list[tuple[str, str]] = []
     charged = seed is None and allocation != "none"
-    book = _ledger(ledger, plan, ensemble.cohorts) if charged else None
+    paying = [cohort for cohort, _ in payers(plan, ensemble.cohorts)]
+    book = ledger_to_charge(ledger, paying, plan.unit, plan.delta) if charged else None
     with counting("releasing", passes(plan)) as progress:
         made = create(
             out,
@@ -131,15 +124,7 @@ def create(
             f"{broken[0][0]} for {broken[0][1]}. This line is for you alone.",
             err=True,
         )
-    if as_json:
-        print_json(summary(made))
-    else:
-        print_guarantee(made)
-        fate = "is to be handed out" if made.private else "protects nobody"
-        typer.echo(
-            f"{out} {fate}; `canal release show {out}` or {out / 'card.html'} says all. "
-            f"{Workspace(out).private.name} beside it stays with you."
-        )
+    print_made(made, out, as_json=as_json, private=Workspace(out).private)
 
 
 @release_app.command()
@@ -154,8 +139,8 @@ def verify(
     """Check digests, derive the statement again, find the charge in the ledger."""
     from dataclasses import asdict
 
+    from canal.adapters.kinds import verify as look
     from canal.privacy.ledger import Ledger
-    from canal.release.verification import verify as look
 
     here = Path(LEDGER)
     where = ledger or (here if here.is_file() else None)
@@ -178,29 +163,11 @@ def verify(
 @release_app.command()
 def show(folder: _Folder, as_json: _Json = False) -> None:
     """Show the card of a release."""
-    from canal.release.store import Release
-    from canal.release.verification import check_statement
+    from canal.adapters.kinds import check_statement, open_release
 
-    release = Release.open(folder)
-    check_statement(release.manifest)
+    release = open_release(folder)
+    check_statement(release)
     if as_json:
         print_json(summary(release) | {"statement": release.statement})
     else:
         print_card(release)
-
-
-def _ledger(path: Path | None, plan: Plan, cohorts: tuple[str, ...]) -> Ledger:
-    """The ledger to charge; where there is none, the line that starts one."""
-    from canal.errors import LedgerError
-    from canal.privacy.ledger import Ledger
-    from canal.release.charges import payers
-
-    where = Path(LEDGER) if path is None else path
-    if not where.is_file():
-        names = " ".join(f"--cohort {cohort}" for cohort, _ in payers(plan, cohorts))
-        raise LedgerError(
-            f"there is no ledger at {where} to charge; whoever answers for these patients starts "
-            f"it with `canal ledger budget {where} {names} --unit {plan.unit} --epsilon E "
-            f"--delta {plan.delta:g}`"
-        )
-    return Ledger(where, must_exist=True)

@@ -28,28 +28,43 @@ def train(
     out: Annotated[Path, typer.Option(help="The run folder; a stopped run goes on there.")],
     release: Annotated[Path | None, typer.Option(help="The release to learn from.")] = None,
     mode: Annotated[
-        Literal["release", "noiseless", "noise-only", "alone", "pooled"],
-        typer.Option(help="release, or one of the controls that it is compared with."),
+        Literal["release", "noiseless", "noise-only", "adapters", "predictions", "alone", "pooled"],
+        typer.Option(
+            help="From features: release. From adapters: start there (adapters), or learn what "
+            "they say of any image (predictions). The others are controls to compare with."
+        ),
     ] = "release",
     split: _Split = None,
     part: Annotated[str, typer.Option(help="Part of the split that is the recipient's.")] = (
         "recipient"
     ),
+    unlabelled: Annotated[
+        Path | None,
+        typer.Option(help="A folder of more images, whose labels are not read: predictions."),
+    ] = None,
     settings: Settings,
 ) -> None:
-    """Train a student: its own labels, and what was released about its images."""
+    """Train a student: its own labels, and what was released."""
+    from dataclasses import replace
+
+    from canal.adapters.kinds import open_release
     from canal.cli.progress import training
-    from canal.distill.run import WITHOUT_TARGETS
+    from canal.distill.run import WITHOUT_RELEASE
     from canal.distill.run import train as make
     from canal.errors import InvalidValueError
-    from canal.release.store import Release
 
-    opened = None if release is None or mode in WITHOUT_TARGETS else Release.open(release)
+    opened = None if release is None or mode in WITHOUT_RELEASE else open_release(release)
+    if unlabelled is not None and mode != "predictions":
+        raise InvalidValueError(f"mode {mode} has no use for --unlabelled; predictions has")
     if mode == "pooled":
         if split is None:
             raise InvalidValueError("mode pooled takes everybody's images but the test's: --split")
         part = "pooled"
     arrays = load_part(data, split, part, settings.data, unlabelled=True)
+    if unlabelled is not None:
+        alike = replace(settings.data, channels=arrays.images.shape[1])
+        more = load_part(unlabelled, None, part, alike, unlabelled=True)
+        arrays = arrays.beside(more.without_labels())
     with training(f"student, {mode}", settings.training.steps) as report:
         made = make(
             *(out, init, arrays, settings.training, settings.distill),

@@ -87,11 +87,28 @@ class Arrays:
             raise DataError(f"nobody called {person!r} is on these {len(kept)} images")
         return self.rows(kept)
 
+    def without_labels(self) -> Arrays:
+        """The same images as if nobody knew a truth, under names that no labelled one has."""
+        named = {name: f"{name}, unlabelled" for name in self.ids}
+        return Arrays(
+            tuple(named.values()),
+            self.images,
+            np.zeros_like(self.masks),
+            hashlib.sha256(f"{self.digest}, unlabelled".encode()).hexdigest(),
+            frozenset(named.values()),
+            {named[name]: self.groups[name] for name in self.ids if name in self.groups},
+        )
+
     def beside(self, other: Arrays) -> Arrays:
         """These cases and others of the same shape, as arrays in memory."""
         twice = set(self.ids) & set(other.ids)
         if twice:
             raise DataError(f"{min(twice)} is there twice; give folders without a case in common")
+        if self.images.shape[1:] != other.images.shape[1:]:
+            raise DataError(
+                f"images of {self.images.shape[1:]} and of {other.images.shape[1:]} do not go "
+                "together; give folders of one kind"
+            )
         return Arrays(
             self.ids + other.ids,
             np.concatenate([self.images, other.images]),

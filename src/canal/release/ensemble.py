@@ -15,6 +15,7 @@ from canal.models.unet import weights_digest
 from canal.privacy.units import Participants
 from canal.release.plan import Plan
 from canal.release.queries import Queries
+from canal.teachers.run import load_initialisation
 
 
 @dataclass(frozen=True)
@@ -143,11 +144,7 @@ def load_ensemble(teachers: Sequence[Path | str], init: Path | str | None = None
     shared = None
     if init is not None:
         init = Path(init)
-        network, start = checkpoint.load(init)
-        if start.initialisation != weights_digest(network):
-            raise CheckpointError(
-                f"{init} is no initialisation; give the one that `canal init` made"
-            )
+        network, start = load_initialisation(init)
         shared = Tap(network, start.tap)
         descriptions.append(start)
         folders.append(init)

@@ -81,7 +81,7 @@ class Manifest:
         except OSError as error:
             raise ReleaseError(
                 f"{folder} holds no release ({error.strerror}: {MANIFEST}); give the folder that "
-                "`canal release create` made"
+                "`canal release create` or `canal adapters train` made"
             ) from error
         return cls.from_bytes(data, str(path))
 

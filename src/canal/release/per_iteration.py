@@ -135,7 +135,8 @@ class PerIterationRelease:
         if not self.asked:
             return Guarantee(tuple(e for e in promise.events if e.name != "features"))
         often = plan.participants.images_per_person * max(self.asked.values())
-        counts = {"patient": self.asked.total(), "image": often, "paper": often}
+        total = self.asked.total()
+        counts = {"patient": total, "membership": total, "image": often, "paper": often}
         exposures = {
             unit: Exposure(exposure.sensitivity, counts[unit])
             for unit, exposure in plan.participants.features(plan.diameter).items()

@@ -14,7 +14,7 @@ from canal.errors import InvalidValueError
 from canal.privacy.budget import BudgetSplit, Source
 from canal.privacy.gaussian import Conversion, check_conversion
 from canal.privacy.precision import rho_for_release
-from canal.privacy.units import Participants, Unit, check_unit
+from canal.privacy.units import UNITS, Participants, Unit
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -103,7 +103,10 @@ class Plan:
     colluding: int = 0
 
     def __post_init__(self) -> None:
-        check_unit(self.unit)
+        if self.unit not in UNITS:
+            raise InvalidValueError(
+                f"unit = {self.unit!r} is none of features; choose one of {', '.join(UNITS)}"
+            )
         check_conversion(self.conversion)
         if not 0 < self.epsilon < math.inf:
             raise InvalidValueError(f"epsilon = {self.epsilon!r} must be above 0 and finite")

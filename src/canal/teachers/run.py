@@ -18,6 +18,8 @@ from canal.teachers.folder import Report, RunFolder, provenance
 from canal.teachers.training import TrainingSettings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from canal.data.cache import Arrays
 
 
@@ -94,11 +96,7 @@ def train(
     if run.is_finished:
         run.claim(claim)
         return checkpoint.describe(folder)
-    network, start = checkpoint.load(init)
-    if start.initialisation != weights_digest(network):
-        raise CheckpointError(
-            f"{init} is itself trained from another initialisation; give the initialisation"
-        )
+    network, start = load_initialisation(init)
     run.claim(claim)
     run.train(network, arrays, settings, report)
     description = replace(
@@ -113,6 +111,14 @@ def train(
     )
     run.finish(network, description)
     return description
+
+
+def load_initialisation(folder: Path) -> tuple[nn.Module, Checkpoint]:
+    """Load the shared initialisation; refuse what was itself trained from one."""
+    network, start = checkpoint.load(folder)
+    if start.initialisation != weights_digest(network):
+        raise CheckpointError(f"{folder} is no initialisation; give the one that `canal init` made")
+    return network, start
 
 
 def check_fit(

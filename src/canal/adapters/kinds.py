@@ -1,0 +1,70 @@
+"""Releases of either kind, features or adapters: the manifest says who is to open a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from canal.adapters import verification as adapters
+from canal.adapters.store import ADAPTERS, AdapterRelease
+from canal.errors import ReleaseError
+from canal.privacy.ledger import Ledger
+from canal.release import verification as features
+from canal.release.account import account as price_features
+from canal.release.manifest import Manifest
+from canal.release.store import Release
+from canal.release.verification import Check
+
+AnyRelease = Release | AdapterRelease
+
+
+def open_release(path: Path | str) -> AnyRelease:
+    """Open a release folder.
+
+    Raises:
+        ReleaseError: no release, or a damaged one.
+    """
+    path = Path(path)
+    manifest = Manifest.read(path)
+    kind = AdapterRelease if manifest.kind == ADAPTERS else Release
+    return kind(path, manifest)
+
+
+def verify(path: Path | str, ledger: Ledger | None = None) -> list[Check]:
+    """Check everything of a release that can be checked.
+
+    Args:
+        path: the release folder.
+        ledger: that was charged, where the reader has it.
+    """
+    path = Path(path)
+    try:
+        kind = Manifest.read(path).kind
+    except ReleaseError:
+        kind = ""  # the check of the manifest tells what is wrong
+    check = adapters.verify if kind == ADAPTERS else features.verify
+    return check(path, ledger)
+
+
+def check_statement(release: AnyRelease) -> None:
+    """Derive everything that a release promises from its plan and what it published.
+
+    Raises:
+        ReleaseError: something does not follow, or could not have been released.
+    """
+    if isinstance(release, AdapterRelease):
+        adapters.check_statement(release.manifest)
+    else:
+        features.check_statement(release.manifest)
+
+
+def account(release: AnyRelease, delta: float | None = None) -> dict[str, Any]:
+    """Price a release again from its plan, once its statement was checked.
+
+    Args:
+        release: an opened one.
+        delta: another than the plan's.
+    """
+    if isinstance(release, AdapterRelease):
+        return adapters.account(release, delta)
+    return price_features(release, delta)

@@ -1,0 +1,264 @@
+"""`canal adapters`: patients teach some parameters of the shared network, in noisy rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from canal.adapters.update import UpdateSettings
+from canal.cli import plan_options as options
+from canal.cli.card import print_made
+from canal.cli.ledger import ToCharge, ledger_to_charge
+from canal.cli.network import load_part, refuse_cohorts
+from canal.teachers.settings import DataSettings
+
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
+
+adapters_app = typer.Typer(
+    no_args_is_help=True,
+    help="Teach some parameters of the shared network, at patient level; use what was learned.",
+)
+_PLAN, _STEPS = "plan", "steps, which cost nothing"
+_Init = Annotated[Path, typer.Option(help="Folder of the shared initialisation.")]
+
+
+@adapters_app.command()
+def train(
+    *,
+    init: _Init,
+    data: Annotated[
+        list[Path],
+        typer.Option(help="The folder of the data set; without --split, one for each site."),
+    ],
+    out: Annotated[Path, typer.Option(help="Where to publish; a stopped run goes on there.")],
+    split: Annotated[Path | None, typer.Option(help="A split; its cohorts are the sites.")] = None,
+    cohort: Annotated[
+        list[str] | None,
+        typer.Option(help="A site; every cohort of the split, or the folders' names."),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="The recipient's images, public; its part of the split if not given."),
+    ] = None,
+    recipient: Annotated[str, typer.Option(help="Part of the split that is public.")] = "recipient",
+    ledger: ToCharge = None,
+    epsilon: Annotated[
+        float, typer.Option(help="What the release may cost a patient.", rich_help_panel=_PLAN)
+    ] = 8,
+    delta: options.Delta = 1e-5,
+    relation: Annotated[
+        Literal["add-remove", "replace"],
+        typer.Option(
+            help="Whose epsilon: of a patient who is added or removed, or who is replaced.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = "add-remove",
+    rounds: Annotated[int, typer.Option(help="T: noisy sums.", rich_help_panel=_PLAN)] = 40,
+    patients: Annotated[
+        int | None,
+        typer.Option(
+            help="N at all sites, as stated in public; with --count-patients the most expected.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
+    count_patients: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the budget that counts them with noise, say 0.01.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What is taught: norms, head, or a pattern of names; norms and head if not given.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
+    rank: Annotated[
+        int,
+        typer.Option(
+            help="Of products of two thin convolutions beside every one; 0 for none.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = 0,
+    directions: Annotated[
+        int,
+        typer.Option(
+            help="Of a public basis that gradients are projected on; 0 for all parameters.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = 0,
+    allocation: Annotated[
+        Literal["flat", "ellipsoid", "channels", "none"],
+        typer.Option(help="How noise is spread; none needs --not-private.", rich_help_panel=_PLAN),
+    ] = "flat",
+    step: Annotated[
+        float, typer.Option(help="In units of the clip.", rich_help_panel=_STEPS)
+    ] = UpdateSettings.step,
+    momentum: Annotated[
+        float, typer.Option(help="Of the steps.", rich_help_panel=_STEPS)
+    ] = UpdateSettings.momentum,
+    averaged: Annotated[
+        float,
+        typer.Option(help="Share of the rounds, the last, to average.", rich_help_panel=_STEPS),
+    ] = UpdateSettings.averaged,
+    augment: Annotated[
+        bool,
+        typer.Option(help="Vary images from round to round, or not.", rich_help_panel=_STEPS),
+    ] = True,
+    seed: Annotated[
+        int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
+    ] = None,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="Yes, release without any noise.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Make a release of adapters: clip every patient, add noise once a round. It can be stopped."""
+    from canal.adapters.adapter import Adapter
+    from canal.adapters.cohorts import LocalCohorts
+    from canal.adapters.patients import Patients
+    from canal.adapters.plan import AdapterPlan
+    from canal.adapters.rounds import train as make
+    from canal.adapters.shared import share
+    from canal.cli.progress import rounds as watching
+    from canal.errors import InvalidValueError
+    from canal.release.workspace import Workspace
+
+    if patients is None:
+        raise InvalidValueError(
+            "--patients is missing: how many there are is never read from the cohorts in silence; "
+            "state a number that anybody may know, or have them counted with --count-patients 0.01 "
+            "and let --patients be the most that are expected"
+        )
+    sites = _sites(data, split, cohort or [])
+    adapter = Adapter(tuple(part), rank) if part else Adapter(rank=rank)
+    images = _Images(init)
+    shared = share(
+        init,
+        images.public(data, split, queries, recipient),
+        adapter,
+        allocation,
+        update=UpdateSettings(step, momentum, averaged),
+        directions=directions,
+        augment=augment,
+    )
+    # All of it is fixed before anybody's patients are read.
+    plan = AdapterPlan(
+        epsilon,
+        patients,
+        len(shared.coordinates),
+        directions=directions,
+        delta=delta,
+        blocks=shared.start.public.blocks,
+        sites=len(sites),
+        rounds=rounds,
+        relation=relation,
+        allocation=allocation,
+        count=count_patients or 0.0,
+        adapter=adapter,
+    )
+    charged = seed is None and allocation != "none"
+    book = ledger_to_charge(ledger, sites, plan.unit, delta) if charged else None
+    cohorts = LocalCohorts(
+        [
+            Patients(name, images.load(folder, split, name), augment=augment)
+            for name, folder in sites.items()
+        ],
+        shared.network,
+        shared.coordinates,
+    )
+    with watching("teaching", rounds) as report:
+        made = make(
+            *(out, cohorts, shared.start, plan),
+            ledger=book,
+            seed=seed,
+            not_private=not_private,
+            report=report,
+        )
+    print_made(made, out, as_json=as_json, private=Workspace(out).private)
+
+
+@adapters_app.command()
+def apply(
+    *,
+    release: Annotated[Path, typer.Option(help="Folder of a release of adapters.")],
+    init: _Init,
+    out: Annotated[Path, typer.Option(help="Folder for the network.")],
+) -> None:
+    """Write the shared network as the release teaches it, without any training of one's own."""
+    from canal.adapters.store import AdapterRelease
+    from canal.adapters.taught import save_taught
+
+    opened = AdapterRelease.open(release)
+    save_taught(out, init, opened)
+    typer.echo(f"{out}: the initialisation, taught in {len(opened)} rounds")
+
+
+def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> dict[str, Path]:
+    """The folder of every site, by the name of its cohort."""
+    from canal.data.split import Split
+    from canal.errors import InvalidValueError
+
+    if split is None:
+        names = cohort or [folder.resolve().name for folder in data]
+        if not len({folder.resolve() for folder in data}) == len(set(names)) == len(data):
+            raise InvalidValueError(
+                "without a split every site has a folder and a name of its own; give as many "
+                "--cohort as --data, or none"
+            )
+        return dict(zip(names, data, strict=True))
+    if len(data) > 1:
+        raise InvalidValueError("a split divides one folder among the sites; give one --data")
+    known = Split.read(split).cohorts
+    for name in cohort:
+        if name not in known:
+            raise InvalidValueError(
+                f"{name!r} is no cohort of {split}; there are {', '.join(known)}"
+            )
+    return dict.fromkeys(cohort or known, data[0])
+
+
+class _Images:
+    """Images as the shared network wants them."""
+
+    def __init__(self, init: Path) -> None:
+        from canal.models.unet import UNetArchitecture
+        from canal.teachers.run import load_initialisation
+
+        self.init, (_, self.made) = init, load_initialisation(init)
+        self.architecture = UNetArchitecture.from_json(self.made.architecture)
+
+    def load(
+        self, folder: Path, split: Path | None, part: str, *, unlabelled: bool = False
+    ) -> Arrays:
+        """A folder, or a part of it."""
+        from canal.teachers.run import check_fit
+
+        known = DataSettings(size=self.made.size[0], channels=self.architecture.in_channels)
+        arrays = load_part(folder, split, part, known, unlabelled=unlabelled)
+        check_fit(self.architecture, self.made.size, arrays, str(self.init))
+        return arrays
+
+    def public(
+        self, data: Sequence[Path], split: Path | None, queries: Path | None, recipient: str
+    ) -> Arrays:
+        """The recipient's images: a folder of its own, or its part of the split."""
+        from canal.errors import InvalidValueError
+
+        private = [folder.resolve() for folder in data]
+        shared = queries is None or queries.resolve() in private
+        if shared and split is not None:
+            refuse_cohorts(split, recipient)
+            return self.load(data[0], split, recipient, unlabelled=True)
+        if queries is None or shared:
+            raise InvalidValueError(
+                "scales and bounds are measured on images of the recipient's own; give their "
+                "folder with --queries, or a split that names them"
+            )
+        return self.load(queries, None, recipient, unlabelled=True)

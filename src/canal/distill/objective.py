@@ -1,0 +1,101 @@
+"""What a student minimises: its own labels, and its distance to what a release has to say."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from canal.distill.student import Student
+from canal.distill.targets import Targets
+from canal.models.loss import task_loss
+from canal.teachers.batches import Batch, orient
+from canal.teachers.settings import DistillSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from canal.data.cache import Arrays
+
+
+class Objective:
+    """What a student minimises, step after step.
+
+    Args:
+        arrays: whose rows the batches are of.
+        targets: of the queries among them; None for none.
+        settings: weight and schedule.
+        steps: of the whole training.
+    """
+
+    def __init__(
+        self, arrays: Arrays, targets: Targets | None, settings: DistillSettings, steps: int
+    ) -> None:
+        self.arrays = arrays
+        self.targets = targets
+        self.settings = settings
+        self.steps = steps
+
+    def __call__(self, network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss and logits of a batch."""
+        import torch
+
+        labelled = torch.from_numpy(self.arrays.labelled[batch.rows]).to(batch.images.device)
+        if self.targets is None:
+            logits = network(batch.images)
+            return over(task_loss(logits, batch.masks), labelled), logits
+        assert isinstance(network, Student)  # noqa: S101
+        logits, ours = network.matched(batch.images)
+        supervised = over(task_loss(logits, batch.masks), labelled)
+        return supervised + self._weight(batch.step) * self._distance(ours, batch), logits
+
+    def _distance(self, ours: Tensor, batch: Batch) -> Tensor:
+        """Mean distance of the queries of a batch to their targets, turned as the images are."""
+        import torch
+
+        assert self.targets is not None  # noqa: S101
+        names = [self.arrays.ids[row] for row in batch.rows.tolist()]
+        asked = [place for place, name in enumerate(names) if name in self.targets.release]
+        if not asked:
+            return ours.sum() * 0
+        found = self.targets.batch([names[place] for place in asked])
+        turned = orient(found, batch.orientations[asked]).to(ours.device)
+        return self.targets.distance(ours[torch.tensor(asked, device=ours.device)], turned).mean()
+
+    def _weight(self, step: int) -> float:
+        weight = self.settings.feature_weight
+        if self.settings.schedule == "decay":
+            weight *= 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return weight
+
+
+class Predictions:
+    """What a student of a network minimises: its own labels, and what that network says.
+
+    Both see the very same view of an image, flipped, turned and changed in intensity alike; a
+    label is not needed for that, so any number of images will do.
+
+    Args:
+        arrays: whose rows the batches are of.
+        taught: the network; it stays as it is.
+    """
+
+    def __init__(self, arrays: Arrays, taught: nn.Module) -> None:
+        self.arrays = arrays
+        self.taught = taught.eval()
+
+    def __call__(self, network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss and logits of a batch."""
+        import torch
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        labelled = torch.from_numpy(self.arrays.labelled[batch.rows]).to(batch.images.device)
+        logits = network(batch.images)
+        with torch.no_grad():
+            said = self.taught(batch.images).sigmoid()
+        supervised = over(task_loss(logits, batch.masks), labelled)
+        return supervised + binary_cross_entropy_with_logits(logits, said), logits
+
+
+def over(losses: Tensor, chosen: Tensor) -> Tensor:
+    """The mean of the chosen ones; zero, with a gradient, where there are none."""
+    return (losses * chosen).sum() / max(1, int(chosen.sum()))

@@ -1,0 +1,264 @@
+"""Adapters on the command line: the lines of their page, from a budget to masks, and refusals."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from canal.models import checkpoint
+from canal.privacy import Ledger
+from typed import call_here
+
+PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
+SITES = ("dermoscopy", "endoscopy", "ultrasound")
+SOURCE = ("--init", "init", "--data", "data", "--split", "split.json")
+TRAIN = ("adapters", "train", *SOURCE)
+ADAPTERS = ("--mode", "adapters", "--release", "adapters")
+SHORT = ("--size", "32", "--steps", "4", "--save-every", "2", "--batch-size", "4")
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """A folder in which every command of the page was typed; what each of them said."""
+    home, said = tmp_path_factory.mktemp("adapters"), {}
+    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL):
+        for line in block.splitlines():
+            name, *arguments = shlex.split(line)
+            assert name == "canal"
+            said[" ".join(arguments[:2])] = call_here(home, *arguments)
+    return home, said
+
+
+@pytest.fixture(scope="module")
+def home(story):
+    return story[0]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_page_tells_what_is_said(story):
+    _, said = story
+    assert re.findall(r"^(\S+)", said["release verify"], re.MULTILINE) == ["holds"] * 7
+    assert "charged once to dermoscopy, endoscopy, ultrasound" in said["release verify"]
+    shown = " ".join(said["release show"].split())
+    assert "1481 parameters taught in 5 rounds by 30 patients of 3 sites" in shown
+    assert "where a patient is added or removed (what DP-SGD reports), 19.13 where one is" in shown
+    rows = {line.split()[0]: line.split()[1] for line in said["account adapters"].splitlines()[4:6]}
+    stated = re.findall(r"^\| `([\w-]+)`.*\| `(\w+)` \|.* ([\d.]+) \|$", PAGE, re.MULTILINE)
+    assert {unit: epsilon for _, unit, epsilon in stated} == rows
+    assert "20 masks" in said["student predict"]
+    # The last line of the page that trains adapters is the rehearsal.
+    assert said["adapters train"].startswith("NOT PRIVATE: the noise is seeded")
+
+
+def test_a_second_run_changes_nothing(home):
+    before, rows = contents(home / "adapters"), Ledger(home / "ledger.sqlite").rows()
+    asked = ("--patients", "30", "--rounds", "5", "--out", "adapters", "--json")
+    found = json.loads(call_here(home, *TRAIN, *asked))
+    assert contents(home / "adapters") == before
+    assert Ledger(home / "ledger.sqlite").rows() == rows
+    assert {row.action for row in rows} == {"budget", "reserve", "commit"}
+    assert found["kind"] == "adapters"
+    assert found["private"]
+    assert (found["rounds"], found["patients"], found["relation"]) == (5, 30, "add-remove")
+    assert {(each["cohort"], each["unit"]) for each in found["ledger"]["charges"]} == {
+        (site, unit) for site in SITES for unit in ("membership", "patient")
+    }
+    shown = json.loads(call_here(home, "release", "show", "adapters", "--json"))
+    assert shown.pop("statement")["relation"] == "add-remove"
+    assert shown | {"path": ""} == found | {"path": ""}
+
+
+def test_priced_for_programs_at_another_delta(home):
+    found = json.loads(call_here(home, "account", "adapters", "--delta", "1e-6", "--json"))
+    units = found["units"]
+    assert list(units) == ["membership", "patient"]
+    assert 8 < units["membership"]["epsilon"] < units["patient"]["epsilon"]
+    assert units["patient"]["rho"] == pytest.approx(4 * units["membership"]["rho"])
+
+
+def test_what_was_taught_is_the_network_but_for_the_adapter(home):
+    before, after = (checkpoint.load(home / name)[0] for name in ("init", "taught"))
+    moved = {
+        name
+        for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True)
+        if not torch.equal(one, other)
+    }
+    assert moved
+    assert all(name.startswith("final_conv.") or ".N." in name for name in moved), moved
+    made = checkpoint.describe(home / "taught")
+    assert (made.notes["role"], made.notes["mode"]) == ("student", "applied")
+    again = contents(home / "taught")
+    call_here(
+        home, "adapters", "apply", "--release", "adapters", "--init", "init", "--out", "taught"
+    )
+    assert contents(home / "taught") == again
+
+
+def test_students_of_either_way(home):
+    learned = {name: checkpoint.describe(home / name).notes for name in ("tuned", "pupil")}
+    assert [notes["mode"] for notes in learned.values()] == ["adapters", "predictions"]
+    assert learned["pupil"]["images"] == learned["tuned"]["images"] + 20
+    assert learned["pupil"]["labelled"] == learned["tuned"]["labelled"]
+    assert learned["pupil"]["release"] == learned["tuned"]["release"]
+    chosen = ("--data", "data", "--split", "split.json", "--json")
+    for name in ("taught", "pupil"):
+        found = json.loads(call_here(home, "student", "evaluate", "--student", name, *chosen))
+        assert found["images"] == len(json.loads((home / "split.json").read_text())["test"])
+
+
+def test_a_count_costs_its_share(home):
+    budget = ("--cohort", "ultrasound", "--unit", "membership", "--epsilon", "2")
+    call_here(home, "ledger", "budget", "counted.sqlite", *budget)
+    asked = ("--patients", "50", "--count-patients", "0.2", "--epsilon", "2", "--rounds", "2")
+    taught = ("--part", "norms", "--rank", "1", "--directions", "3")
+    more = ("--cohort", "ultrasound", "--allocation", "channels", *taught)
+    where = ("--ledger", "counted.sqlite", "--out", "counted")
+    said = call_here(home, *TRAIN, *asked, *more, *where)
+    assert "patients of 1 site;" in " ".join(said.split())
+    assert "counted is to be handed out" in said
+    said = call_here(home, "account", "counted").splitlines()
+    assert said[2].split() == ["unit", "epsilon", "exact", "rho", "rounds", "count"]
+    assert said[4].split()[-2:] == ["80.0%", "20.0%"]
+    assert said[5].split()[-2:] == ["100.0%", "0.0%"]  # as many after a replacement as before
+    checked = json.loads(
+        call_here(home, "release", "verify", "counted", "--ledger", "counted.sqlite", "--json")
+    )
+    assert all(check["passed"] for check in checked)
+
+
+def test_without_noise_only_if_that_is_said(home):
+    asked = ("--patients", "30", "--rounds", "2", "--allocation", "none", "--out", "clear")
+    assert "say --not-private" in call_here(home, *TRAIN, *asked, code=2)
+    assert "NOT PRIVATE" in call_here(home, *TRAIN, *asked, "--not-private", "--no-augment")
+    said = call_here(home, "release", "verify", "clear")
+    assert "FAILS" not in said
+    assert "NOT PRIVATE" in call_here(home, "account", "clear")
+
+
+def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
+    budget = [word for site in SITES for word in ("--cohort", site)]
+    unit = ("--unit", "patient", "--epsilon", "8")
+    call_here(home, "ledger", "budget", "stopped.sqlite", *budget, *unit)
+    asked = ("--patients", "30", "--rounds", "3", "--relation", "replace", "--out", "stopped")
+    words = (*TRAIN, *asked, "--ledger", "stopped.sqlite")
+    from canal.adapters import rounds
+
+    write, full = rounds.write_shard, [False, True]
+
+    def write_once(*arguments):
+        if full.pop(0):
+            raise OSError(28, "No space left on device", "a disk")
+        return write(*arguments)
+
+    monkeypatch.setattr(rounds, "write_shard", write_once)
+    said = call_here(home, *words, code=2)
+    assert "No space left on device" in said
+    assert "it goes on where it stopped" in said
+    monkeypatch.undo()
+    assert not (home / "stopped").exists()
+    (there,) = contents(home / "stopped.private" / "release").values()
+    call_here(home, *words)
+    assert (home / "stopped" / "rounds-00000.safetensors").read_bytes() == there
+    rows = Ledger(home / "stopped.sqlite").rows()
+    assert sum(row.action == "reserve" for row in rows) == 2 * len(SITES)
+    said = call_here(home, *words[:-3], "elsewhere", "--ledger", "stopped.sqlite", code=2)
+    assert "does not cover this release" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ((), "--patients is missing"),
+        (("--count-patients", "0.01"), "--patients is missing"),
+        (("--patients", "0"), "patients = 0"),
+        (("--patients", "9", "--count-patients", "1"), "count = 1.0"),
+        (
+            ("--patients", "9", "--count-patients", "0.1", "--relation", "replace"),
+            "does not change how many",
+        ),
+        (("--patients", "9", "--relation", "other"), "--relation"),
+        (("--patients", "9", "--epsilon", "-1"), "epsilon = -1"),
+        (("--patients", "9", "--delta", "2"), "delta = 2"),
+        (("--patients", "9", "--rounds", "0"), "rounds = 0"),
+        (("--patients", "9", "--step", "0"), "step = 0"),
+        (("--patients", "9", "--momentum", "1"), "momentum = 1"),
+        (("--patients", "9", "--averaged", "2"), "averaged = 2"),
+        (("--patients", "9", "--rank", "-1"), "rank = -1"),
+        (("--patients", "9", "--directions", "9999"), "directions = 9999"),
+        (("--patients", "9", "--part", "nothing.*"), "no parameter is called 'nothing.*'"),
+        (("--patients", "9", "--cohort", "recipient"), "'recipient' is no cohort of split.json"),
+        (("--patients", "9", "--recipient", "pooled"), "that a hospital trains on"),
+        (("--patients", "9", "--data", "more"), "one --data"),
+        (("--patients", "9", "--ledger", "none.sqlite"), "--cohort ultrasound --unit membership"),
+        (("--patients", "9", "--init", "tuned"), "tuned is no initialisation"),
+        (("--patients", "9", "--epsilon", "20"), "does not cover this release"),
+    ],
+)
+def test_refused_in_one_sentence(home, arguments, word):
+    said = call_here(home, *TRAIN, *arguments, "--out", "nothing", code=2)
+    assert word in said
+    if not said.startswith("Usage"):
+        assert len(said.strip().splitlines()) == 1
+    assert not (home / "nothing").exists()
+
+
+@pytest.mark.parametrize(
+    ("sites", "word"),
+    [
+        (("--data", "data/endoscopy"), "give their folder with --queries"),
+        (("--data", "more", "--queries", "more"), "give their folder with --queries"),
+        (("--data", "more", "--data", "more", "--queries", "data"), "a folder and a name"),
+        (("--data", "more", "--cohort", "a", "--cohort", "b", "--queries", "data"), "a folder and"),
+    ],
+)
+def test_sites_without_a_split_have_their_own_folders(home, sites, word):
+    asked = ("--init", "init", "--patients", "9", "--seed", "1", "--out", "nothing")
+    assert word in call_here(home, "adapters", "train", *asked, *sites, code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("student", "train", *SOURCE, *SHORT, "--release", "adapters"), "take mode adapters"),
+        (("student", "train", *SOURCE, *SHORT, "--mode", "predictions"), "needs a release"),
+        (
+            ("student", "train", *SOURCE, *SHORT, "--mode", "alone", "--unlabelled", "more"),
+            "mode alone has no use for --unlabelled",
+        ),
+        (
+            ("student", "train", *SOURCE, *SHORT, "--init", "tuned", *ADAPTERS),
+            "not the initialisation that the release started from",
+        ),
+        (("adapters", "apply", "--release", "init", "--init", "init"), "holds no release"),
+        (
+            ("adapters", "apply", "--release", "adapters", "--init", "tuned"),
+            "not the initialisation that the release started from",
+        ),
+    ],
+)
+def test_readers_are_told_what_fits(home, arguments, word):
+    said = call_here(home, *arguments, "--out", "nothing", code=2)
+    assert word in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (home / "nothing").exists()
+
+
+def test_a_forged_folder_is_found(home, tmp_path):
+    from canal.release.manifest import Manifest
+
+    for name, content in contents(home / "adapters").items():
+        (tmp_path / name).write_bytes(content)
+    text = (tmp_path / "manifest.json").read_text()
+    content = json.loads(text)
+    del content["digest"], content["format"]
+    content["statement"]["guarantee"]["membership"]["epsilon"] = 1.0
+    (tmp_path / "manifest.json").write_bytes(Manifest(**content).to_bytes())
+    for words in (("release", "show", tmp_path), ("account", tmp_path)):
+        assert "does not follow from the plan" in call_here(home, *words, code=2)
+    call_here(home, "release", "verify", tmp_path, code=2)
