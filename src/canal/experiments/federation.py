@@ -58,7 +58,9 @@ def cells(preset: Preset) -> Sequence[Cell]:
 def page(preset: Preset, places: Places) -> str:
     """Dice of everyone, and gains over a student alone; one column a recipient."""
     columns = {name: _column(preset, places, name) for name in recipients(preset)}
-    names = dict.fromkeys(name for column in columns.values() for name in column)
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
+    # Whoever is a teacher for one is the recipient of another: all teachers beside each other.
+    names.sort(key=lambda name: (not name.startswith("its"), not name.startswith("the teacher")))
     rows = [row([name, *(c.get(name, "–") for c in columns.values())]) for name in names]
     return table(["", *(f"recipient {name}" for name in columns)], rows)
 
