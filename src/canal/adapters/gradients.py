@@ -204,14 +204,12 @@ def _convolution(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Ten
 
 
 def _norm(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:
-    import torch
+    import torch.nn.functional as F  # noqa: N812
 
     if leaf == "bias":
         return gradient.flatten(2).sum(2)
     groups = getattr(module, "num_groups", given.shape[1])
-    parts = given.reshape(len(given), groups, -1)
-    spread, mean = torch.var_mean(parts, dim=2, correction=0, keepdim=True)
-    normal = ((parts - mean) * torch.rsqrt(spread + module.eps)).reshape(given.shape)
+    normal = F.group_norm(given, groups, eps=module.eps)
     return (gradient * normal).flatten(2).sum(2)
 
 

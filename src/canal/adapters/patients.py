@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from canal.privacy.lattice import Lattice
 
 # Images a pass; the memory of a round is this many gradients.
-CHUNK = 16
+CHUNK = 32
 
 
 class Patients:
