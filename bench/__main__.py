@@ -11,13 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import attacks, demo, federation, privacy, release, student, training
+from bench import adapters, attacks, demo, federation, privacy, release, student, training
 
 SUITES = {
     "privacy": privacy.ratios,
     "training": training.ratios,
     "release": release.ratios,
     "student": student.ratios,
+    "adapters": adapters.ratios,
     "attacks": attacks.ratios,
     "federation": federation.ratios,
     "demo": demo.ratios,
