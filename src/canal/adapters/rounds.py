@@ -293,7 +293,7 @@ class _Run:
             "source": noise_source(self.plan, private=self.secret.private),
             "sampler": SAMPLER.decode(),
         }
-        facts = facts_of(self.plan, noise, self.cohorts.names)
+        facts = facts_of(mechanism.calibrated, noise, self.cohorts.names)
         return Manifest(
             kind=ADAPTERS,
             software=SOFTWARE,
