@@ -119,6 +119,7 @@ def train(
         raise ReleaseError(
             "a private release is charged to a ledger; give one, or a seed for a research run"
         )
+    cohorts.check(start.augment)
     return aggregate(
         out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
     )
