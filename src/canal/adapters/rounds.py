@@ -215,7 +215,8 @@ class _Run:
     def pay(self) -> dict[str, Any] | None:
         """Charge everyone, once; the key tells nothing without the secret."""
         key = self.secret.key(b"ledger", self.claim).hex()
-        due = charges(self.plan.calibrate(self.start.public.weights), self.cohorts.names)
+        calibrated = self.plan.calibrate(self.start.public.weights)
+        due = charges(calibrated, self.cohorts.names) if self.private else []
         if self.private and self.ledger is not None:
             self.ledger.reserve(key, due, note=f"adapters {self.workspace.out.name}")
         self.cohorts.consider(self.agreement, self.secret, key)
