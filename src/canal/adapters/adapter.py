@@ -51,11 +51,13 @@ class Adapter:
             raise InvalidValueError("an adapter without parameters teaches nothing; name some")
 
     def install(self, network: nn.Module) -> Coordinates:
-        """Prepare a network in place, and give the parameters that are to be taught."""
-        if self.rank:
-            _put_beside(network, self)
-        names = [name for name, _ in network.named_parameters()]
-        chosen: set[str] = set()
+        """Prepare a network in place, and give the parameters that are to be taught.
+
+        Names are those of the network as it comes: products beside a layer rename nothing.
+        """
+        have = dict(network.named_parameters())
+        names = list(have)
+        chosen: set[int] = set()
         for part in self.parts:
             found = _matching(network, names, part)
             if not found:
@@ -63,9 +65,11 @@ class Adapter:
                     f"no parameter is called {part!r}; there are {', '.join(names[:3])} and "
                     f"{max(0, len(names) - 3)} more"
                 )
-            chosen |= found
-        chosen |= {name for name in names if _is_product(name) and self.rank}
-        return Coordinates(network, [name for name in names if name in chosen])
+            chosen |= {id(have[name]) for name in found}
+        if self.rank:
+            chosen |= {id(each) for each in _put_beside(network, self)}
+        taught = [name for name, each in network.named_parameters() if id(each) in chosen]
+        return Coordinates(network, taught)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -136,31 +140,38 @@ def _matching(network: nn.Module, names: Sequence[str], part: str) -> set[str]:
 
 def _groups(network: nn.Module, names: Sequence[str]) -> NDArray[np.int64]:
     """The channel of every coordinate: parameters of one layer that feed one output of it."""
+    modules, have = dict(network.named_modules()), dict(network.named_parameters())
+    homes = [name.rpartition(".")[0] for name in names]
+    outputs = [
+        _outputs(modules[home], name.rpartition(".")[2], have[name])
+        for home, name in zip(homes, names, strict=True)
+    ]
+    free, first = 0, {}
+    for home in dict.fromkeys(homes):
+        first[home] = free
+        mine = zip(homes, outputs, strict=True)
+        free += max(int(each.max()) for there, each in mine if there == home) + 1
+    return np.concatenate(
+        [each.reshape(-1) + first[home] for home, each in zip(homes, outputs, strict=True)]
+    )
+
+
+def _outputs(module: nn.Module, leaf: str, parameter: Tensor) -> NDArray[np.int64]:
+    """The output of its layer that every value of a parameter feeds."""
     from torch.nn.modules.conv import _ConvTransposeNd
 
-    modules, have = dict(network.named_modules()), dict(network.named_parameters())
-    first: dict[str, int] = {}
-    parts, free = [], 0
-    for name in names:
-        home, _, leaf = name.rpartition(".")
-        parameter = have[name]
-        turned = leaf == "weight" and isinstance(modules[home], _ConvTransposeNd)
-        axis = 1 if turned else 0
-        outputs = parameter.shape[axis] if parameter.ndim else 1
-        if home not in first:
-            first[home], free = free, free + outputs
-        shape = [-1 if each == axis else 1 for each in range(parameter.ndim)]
-        channels = np.arange(outputs).reshape(shape) + first[home]
-        parts.append(np.broadcast_to(channels, tuple(parameter.shape)).reshape(-1))
-    return np.concatenate(parts)
+    shape = tuple(parameter.shape) or (1,)
+    if leaf == "weight" and isinstance(module, _ConvTransposeNd):
+        group = np.arange(shape[0]) // (shape[0] // module.groups)
+        channels = group[:, None] * shape[1] + np.arange(shape[1])
+    else:
+        channels = np.arange(shape[0])
+    spread = channels.reshape(*channels.shape, *[1] * (len(shape) - channels.ndim))
+    return np.broadcast_to(spread, shape)
 
 
-def _is_product(name: str) -> bool:
-    return name.endswith((".inner.weight", ".outer.weight"))
-
-
-def _put_beside(network: nn.Module, adapter: Adapter) -> None:
-    """Put a product beside every convolution that is asked for."""
+def _put_beside(network: nn.Module, adapter: Adapter) -> list[nn.Parameter]:
+    """Put a product beside every convolution that is asked for; give what is new."""
     import torch
     from torch.nn.modules.conv import _ConvNd
 
@@ -175,6 +186,10 @@ def _put_beside(network: nn.Module, adapter: Adapter) -> None:
     if not chosen:
         raise InvalidValueError(f"no convolution is called {', '.join(adapter.beside)}")
     generator = torch.Generator().manual_seed(adapter.seed)
+    new = []
     for name in chosen:
         home, _, leaf = name.rpartition(".")
-        setattr(modules[home], leaf, Product(modules[name], adapter.rank, generator))
+        product = Product(modules[name], adapter.rank, generator)
+        setattr(modules[home], leaf, product)
+        new += [product.inner.weight, product.outer.weight]
+    return new

@@ -68,6 +68,8 @@ class Clip:
             raise InvalidValueError("a clip needs a scale and a block for every coordinate")
         if self.blocks.max() >= len(self.bounds):
             raise InvalidValueError("a clip needs a bound for every block")
+        if not 0 < self.length < np.inf:
+            raise InvalidValueError(f"length = {self.length!r} must be above 0 and finite")
 
     @property
     def unit(self) -> NDArray[np.float64]:
@@ -88,6 +90,8 @@ class Clip:
         """
         import torch
 
+        if lattice.step > 1:
+            raise InvalidValueError(f"a lattice step of {lattice.step:g} must be at most 1")
         if self.basis is not None:
             gradients = project(gradients, self.basis)
         longest = round(1 / lattice.step)
@@ -109,7 +113,8 @@ class Clip:
         import torch
 
         if len(self.bounds) == 1:
-            return values.square().sum(dim=1, keepdim=True)
+            # One by one: torch adds up many rows in another order than one, and it shows.
+            return torch.stack([row.square().sum() for row in values])[:, None]
         found = torch.zeros(len(values), len(self.bounds), dtype=values.dtype)
         return found.index_add_(1, torch.from_numpy(self.blocks), values.square())
 

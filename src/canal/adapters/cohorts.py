@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.gradients import Gradients
+from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.patients import Patients
 from canal.errors import ReleaseError
 
@@ -99,6 +99,26 @@ class LocalCohorts:
         self.gradients = Gradients(network, coordinates.names)
         self._shares: dict[str, Noise] = {}
 
+    def check(self, augment: bool) -> None:
+        """Refuse sites that do not do what a statement says of them; to be called before they pay.
+
+        Args:
+            augment: whether images are to be varied, at all sites alike.
+
+        Raises:
+            ReleaseError: a site does otherwise.
+            InvalidValueError: batches as a site makes them let patients into each other's part.
+        """
+        for site in self.sites:
+            if site.augment != augment:
+                raise ReleaseError(
+                    f"site {site.cohort!r} has augment = {site.augment}, the release {augment}; "
+                    "give both the same"
+                )
+        # Kernels are chosen by the shape of a batch; some of them are even, others are not.
+        for shape in {(site.chunk, *site.arrays.images.shape[1:]) for site in self.sites}:
+            check_rows(self.gradients, *_made_up(shape))
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of the cohorts."""
@@ -117,6 +137,7 @@ class LocalCohorts:
         key: str,  # noqa: ARG002
     ) -> None:
         """Nobody to ask; where noise comes in shares, all of them are drawn here."""
+        self._shares = {}
         if agreement.plan.trust == "secure-sum":
             self._shares = {
                 claim[0]: agreement.noise_of_site(secret.at(claim[0]), claim, self.paired)
@@ -180,3 +201,12 @@ def contribute(
     if own is None:
         return mechanism.bounded(total)
     return mechanism.share(total, own.of_round(number, published))
+
+
+def _made_up(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images that show nothing, and masks of it, from a public seed."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(shape, generator=generator) * 2 - 1
+    return images, (images[:, :1] > 0).float()

@@ -13,8 +13,9 @@ scale of a norm    $\sum_p g_{i,c,p}\,\hat x_{i,c,p}$, with $\hat x$ the normali
 linear             $\sum_p g_{i,p} x_{i,p}^\top$
 =================  =====================================================================
 
-Nothing is computed for parameters that nobody asked for. Layers of other kinds are differentiated
-one image at a time, which is slower and gives the same.
+Nothing is computed for parameters that nobody asked for. Layers of other kinds, weights that two
+layers share and outputs that are changed in place are differentiated one image at a time, which is
+slower and gives the same.
 
 Guarantees:
     A row depends on its own image. That no kernel of a machine lets others into its last bits is
@@ -60,7 +61,12 @@ class Gradients:
         for name in names:
             module, _, leaf = name.rpartition(".")
             self._leaves.setdefault(module, []).append(leaf)
-        self._rules = {name: _rule(modules[name]) for name in self._leaves}
+        self._rules = {
+            name: _rule(modules[name]) if {*leaves} <= {"weight", "bias"} else None
+            for name, leaves in self._leaves.items()
+        }
+        everywhere = [id(each) for _, each in network.named_parameters(remove_duplicate=False)]
+        self._tied = any(everywhere.count(id(have[name])) > 1 for name in names)
 
     def __call__(self, images: Tensor, masks: Tensor) -> Tensor:
         """`[B, d]`, one row an image; private if the images are.
@@ -72,21 +78,26 @@ class Gradients:
         there = home(self.network)
         images, masks = images.to(there), masks.to(there)
         with evaluating(self.network):
-            if None in self._rules.values():
-                return self._one_by_one(images, masks)
-            return self._together(images, masks)
+            rows = None
+            if None not in self._rules.values() and not self._tied:
+                rows = self._together(images, masks)
+            return self._one_by_one(images, masks) if rows is None else rows
 
-    def _together(self, images: Tensor, masks: Tensor) -> Tensor:
+    def _together(self, images: Tensor, masks: Tensor) -> Tensor | None:
+        """All rows at once; None where a layer's input or output was changed in place."""
         import torch
 
         modules = dict(self.network.named_modules())
         seen: list[tuple[str, Tensor, Tensor]] = []
+        versions: list[tuple[int, int]] = []
 
         def watch(name: str) -> Callable[..., Tensor]:
             def hook(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-                # The first layer that is asked for starts the graph.
-                output = output if output.requires_grad else output.requires_grad_()
+                if not output.requires_grad:
+                    # The first layer that is asked for starts the graph.
+                    output = output + output.new_zeros((), requires_grad=True)
                 seen.append((name, inputs[0].detach(), output))
+                versions.append((inputs[0]._version, output._version))
                 return output
 
             return hook
@@ -98,6 +109,9 @@ class Gradients:
                 each.requires_grad_(False)
             with torch.enable_grad():
                 total = self.loss(self.network(images), masks).sum()
+                now = [(given._version, output._version) for _, given, output in seen]
+                if now != versions:
+                    return None
                 back = torch.autograd.grad(total, [output for _, _, output in seen])
         finally:
             for handle in handles:
@@ -127,8 +141,11 @@ class Gradients:
             with torch.enable_grad():
                 for row in range(len(images)):
                     one = slice(row, row + 1)
-                    loss = self.loss(self.network(images[one]), masks[one]).sum()
-                    parts = torch.autograd.grad(loss, wanted)
+                    image = images[one].detach().requires_grad_()
+                    loss = self.loss(self.network(image), masks[one]).sum()
+                    # Of the image too: torch (2.13, channels last) dies of a group norm whose
+                    # weight has a gradient and whose input has none.
+                    *parts, _ = torch.autograd.grad(loss, [*wanted, image])
                     rows.append(torch.cat([part.reshape(-1) for part in parts]))
         finally:
             for each, was in zip(wanted, before, strict=True):
@@ -166,16 +183,18 @@ _Rule = Callable[["nn.Module", str, "Tensor", "Tensor"], "Tensor"]
 def _rule(module: nn.Module) -> _Rule | None:
     """How to take the gradients of a layer apart; None where we do not know."""
     from torch import nn
-    from torch.nn.modules.conv import _ConvNd
-    from torch.nn.modules.instancenorm import _InstanceNorm
 
-    if isinstance(module, _ConvNd):
+    # A subclass may compute something else.
+    kind: Any = type(module)
+    if kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
         plain = module.padding_mode == "zeros" and not isinstance(module.padding, str)
         return _convolution if plain else None
+    if kind in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
+        return _convolution
     # Running statistics are another function of the input.
-    if isinstance(module, nn.GroupNorm | _InstanceNorm):
-        return None if getattr(module, "track_running_stats", False) else _norm
-    return _linear if isinstance(module, nn.Linear) else None
+    if kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
+        return None if module.track_running_stats else _norm
+    return {nn.GroupNorm: _norm, nn.Linear: _linear}.get(kind)
 
 
 def _convolution(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:

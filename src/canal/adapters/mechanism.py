@@ -47,8 +47,21 @@ class Mechanism:
 
     @classmethod
     def of(cls, calibrated: CalibratedAdapterPlan, public: Public) -> Mechanism:
-        """The mechanism of a calibrated plan and what was measured on public images."""
-        return cls(calibrated, public.clip(calibrated.plan))
+        """The mechanism of a calibrated plan and what was measured on public images.
+
+        Raises:
+            InvalidValueError: they do not fit, or shares of the noise would be too narrow.
+        """
+        made = cls(calibrated, public.clip(calibrated.plan))
+        if calibrated.plan.trust == "secure-sum":
+            check_share(made._shares)
+        return made
+
+    @property
+    def _shares(self) -> NDArray[np.float64]:
+        """Of every coordinate: the width of a site's share of the noise, in lattice steps."""
+        plan = self.calibrated.plan
+        return share_std(self.sigma, plan.shares, plan.colluding) / self.calibrated.lattice.step
 
     @property
     def sigma(self) -> NDArray[np.float64]:
@@ -79,8 +92,7 @@ class Mechanism:
             total: `[d]` integers; private.
             stream: of this site and this round.
         """
-        plan, lattice = self.calibrated.plan, self.calibrated.lattice
-        steps = share_std(self.sigma, plan.shares, plan.colluding) / lattice.step
+        plan, lattice, steps = self.calibrated.plan, self.calibrated.lattice, self._shares
         check_share(steps)
         lattice.check(float(plan.patients * plan.sites), self.sigma * plan.excess, "int32")
         integers = self.bounded(total)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canal.errors import DataError
+from canal.errors import DataError, InvalidValueError
 from canal.teachers.batches import augmented, to_float
 
 if TYPE_CHECKING:
@@ -45,10 +45,16 @@ class Patients:
     def __init__(
         self, cohort: str, arrays: Arrays, *, augment: bool = True, chunk: int = CHUNK
     ) -> None:
+        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+            raise InvalidValueError(f"chunk = {chunk!r} must be a whole number, at least 1")
         self.cohort, self.arrays, self.augment, self.chunk = cohort, arrays, augment, chunk
         # The same person under every name that images of theirs have, and nobody merged by looks:
         # whom one image joins with must not depend on other patients.
-        who = {name: arrays.groups.get(name, f"image {name}") for name in arrays.ids}
+        known = arrays.groups
+        who = {
+            name: f"patient {known[name]}" if name in known else f"image {name}"
+            for name in arrays.ids
+        }
         self.rows: dict[str, list[int]] = {}
         for row, name in enumerate(arrays.ids):
             if arrays.labelled[row]:

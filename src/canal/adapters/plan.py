@@ -118,7 +118,8 @@ class AdapterPlan:
             if self.colluding:
                 raise InvalidValueError("colluding sites matter where noise comes in shares")
             return
-        if self.sites < 2 or not 0 <= self.colluding < self.sites:
+        whole = isinstance(self.colluding, int) and not isinstance(self.colluding, bool)
+        if self.sites < 2 or not whole or not 0 <= self.colluding < self.sites:
             raise InvalidValueError(
                 f"a secure sum needs two sites and colluding = {self.colluding} below their "
                 f"number, {self.sites}: else no share is left that protects anybody"
@@ -175,6 +176,8 @@ class AdapterPlan:
         scores = np.ones(self.blocks) if weights is None else np.asarray(weights, np.float64)
         if scores.shape != (self.blocks,):
             raise InvalidValueError(f"give one weight for each of the {self.blocks} blocks")
+        if not (np.isfinite(scores) & (scores > 0)).all():
+            raise InvalidValueError("weights must be above 0 and finite, as public numbers are")
         distance = DISTANCE[self.unit]
         while True:
             once = spend * rho["rounds"] / self.rounds
@@ -187,8 +190,15 @@ class AdapterPlan:
             counting = float(uniform(1.0, spend * rho["count"])) if self.count else 0.0
             promise = self._promise(sigma, counting)
             if promise.epsilon(self.delta, self.unit, self.conversion) <= self.epsilon:
-                return CalibratedAdapterPlan(self, promise)
+                break
             spend -= 1 - spend
+        made = CalibratedAdapterPlan(self, promise)
+        if made.lattice.step > 1:
+            raise InvalidValueError(
+                f"noise of {float(made.sigma.max()):.3g} bounds leaves no room for a patient in 32 "
+                "bits: the lattice step would be above 1; ask for a larger epsilon or delta"
+            )
+        return made
 
     def _promise(self, sigma: NDArray[np.float64], counting: float) -> Guarantee:
         exposures = {unit: Exposure(far, self.rounds) for unit, far in DISTANCE.items()}
@@ -211,8 +221,8 @@ class AdapterPlan:
         return cls(**values | {"adapter": Adapter.from_json(values["adapter"])})
 
 
-# How far a patient moves the number of patients.
-DISTANCE_OF_COUNT: dict[Unit, float] = {"membership": 1.0, "patient": 0.0}
+# How far a patient moves the number of patients; one without a label is none.
+DISTANCE_OF_COUNT: dict[Unit, float] = {"membership": 1.0, "patient": 1.0}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from canal.errors import InvalidValueError
 
@@ -23,18 +24,20 @@ class Product(nn.Module):
         super().__init__()
         if layer.groups > 1:
             raise InvalidValueError("a convolution in groups has no product beside it")
-        shape = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding")}
+        alike = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        shape = {name: getattr(layer, name) for name in alike}
         if layer.transposed:
             shape["output_padding"] = layer.output_padding
         flat = getattr(nn, f"Conv{len(layer.kernel_size)}d")
         self.layer = layer
-        self.inner = type(layer)(
-            layer.in_channels, rank, dilation=layer.dilation, bias=False, **shape
-        )
-        self.outer = flat(rank, layer.out_channels, 1, bias=False)
+        # Without weights at first: nobody else's random numbers are drawn.
+        there = {"bias": False, "device": layer.weight.device, "dtype": layer.weight.dtype}
+        self.inner = skip_init(type(layer), layer.in_channels, rank, **shape, **there)
+        self.outer = skip_init(flat, rank, layer.out_channels, 1, **there)
         with torch.no_grad():
             fan_in = self.inner.weight.numel() / rank
-            self.inner.weight.normal_(std=fan_in**-0.5, generator=generator)
+            drawn = torch.empty(self.inner.weight.shape)
+            self.inner.weight.copy_(drawn.normal_(std=fan_in**-0.5, generator=generator))
             self.outer.weight.zero_()
 
     def forward(self, images: Tensor) -> Tensor:

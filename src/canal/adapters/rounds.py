@@ -119,6 +119,7 @@ def train(
         raise ReleaseError(
             "a private release is charged to a ledger; give one, or a seed for a research run"
         )
+    cohorts.check(start.augment)
     return aggregate(
         out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
     )
@@ -147,6 +148,9 @@ def aggregate(
         paired: the same standard-normal draws for every plan with this seed.
         report: told after every round.
     """
+    local = isinstance(cohorts, LocalCohorts)
+    if local and ledger is None and seed is None and plan.allocation != "none":
+        raise ReleaseError("sites in this process have no ledger of their own; give one")
     if paired and seed is None:
         raise ReleaseError("noise that protects somebody is never drawn twice; give a seed")
     if len(cohorts.names) != plan.sites:
@@ -307,7 +311,7 @@ class _Run:
             "source": noise_source(self.plan, private=self.secret.private),
             "sampler": SAMPLER.decode(),
         }
-        facts = facts_of(self.plan, noise, self.cohorts.names)
+        facts = facts_of(mechanism.calibrated, noise, self.cohorts.names)
         return Manifest(
             kind=ADAPTERS,
             software=SOFTWARE,

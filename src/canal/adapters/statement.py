@@ -32,13 +32,15 @@ NEIGHBOURS: dict[Unit, str] = {
 }
 
 
-def facts_of(plan: AdapterPlan, noise: Mapping[str, str], cohorts: Sequence[str]) -> Facts:
+def facts_of(
+    calibrated: CalibratedAdapterPlan, noise: Mapping[str, str], cohorts: Sequence[str]
+) -> Facts:
     """What a statement says beside its plan; refuses noise of unknown origin."""
     return Facts(
-        private=check_noise(plan, noise["source"], noise["sampler"]),
+        private=check_noise(calibrated.plan, noise["source"], noise["sampler"]),
         noise=noise["source"],
         sampler=noise["sampler"],
-        lattice_step=plan.calibrate().lattice.step,
+        lattice_step=calibrated.lattice.step,
         cohorts=tuple(cohorts),
     )
 

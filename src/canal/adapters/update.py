@@ -76,7 +76,8 @@ class Trajectory:
         self._velocity = self.settings.momentum * self._velocity + direction.double()
         self.here = self.here - rate * self._velocity
         self.number += 1
-        if self.number > self.rounds * (1 - self.settings.averaged):
+        # Subtracted last, so that a tenth of ten rounds is one of them.
+        if self.number > self.rounds - self.settings.averaged * self.rounds:
             self._sum, self._counted = self._sum + self.here, self._counted + 1
 
     @property

@@ -93,7 +93,7 @@ def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
     if not plan.count and public["patients"] != plan.patients:
         raise ReleaseError("sums were divided by another number of patients than was stated")
     calibrated = plan.calibrate(weights)
-    facts = facts_of(plan, manifest.noise, cohorts)
+    facts = facts_of(calibrated, manifest.noise, cohorts)
     for what, stated, derived in (
         ("claim to be private", manifest.private, facts.private),
         ("absence of a charge", manifest.ledger is None, not facts.private),

@@ -1,0 +1,79 @@
+"""The shared network with its adapter: measured on public images, once rows are independent."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from canal.adapters import shared as shared_module
+from canal.adapters.adapter import Adapter
+from canal.adapters.patients import Patients
+from canal.adapters.public import measure
+from canal.adapters.shared import share
+from canal.errors import DataError, InvalidValueError
+from canal.models import checkpoint
+from canal.models.unet import weights_digest
+
+
+def test_rounds_start_from_the_initialisation(shared, init):
+    there = shared()
+    network, _ = checkpoint.load(init)
+    assert there.start.initialisation == weights_digest(network)
+    assert torch.equal(there.start.values, Adapter().install(network).read())
+    assert there.start.augment
+
+
+def test_the_same_images_measure_the_same(init, recipient, shared):
+    for allocation in ("flat", "ellipsoid", "channels"):
+        again = share(init, recipient, Adapter(), allocation, chunk=4)
+        assert again.start.public.to_json() == shared(allocation).start.public.to_json()
+
+
+def test_by_hand_without_augmentation(init, recipient, gradients, shared):
+    """One look at every person among the images, averaged over the images of each."""
+    there = share(init, recipient, Adapter(), "flat", augment=False, chunk=4)
+    assert not there.start.augment
+    shared().coordinates.write(shared().start.values)
+    people = Patients("recipient", recipient, augment=False, chunk=4)
+    rows = torch.cat(list(people.gradients(gradients, 0)))
+    want = measure(rows, shared().coordinates.groups, "flat")
+    assert there.start.public.to_json() == want.to_json()
+
+
+def test_batches_of_any_size_measure_nearly_the_same(init, recipient):
+    lengths = [
+        share(init, recipient, Adapter(), "flat", chunk=chunk).start.public.length
+        for chunk in (1, 4, 7)
+    ]
+    assert lengths == pytest.approx([lengths[0]] * 3, rel=1e-4)
+
+
+def test_images_without_labels_measure_nothing(init, recipient):
+    none, some = (replace(recipient, unlabelled=frozenset(recipient.ids[at:])) for at in (0, 3))
+    with pytest.raises(DataError, match="label a few of them"):
+        share(init, none, Adapter(), "flat")
+    some = share(init, some, Adapter(), "flat", chunk=4)
+    few = share(init, recipient.rows(recipient.ids[:3]), Adapter(), "flat", chunk=4)
+    assert some.start.public.to_json() == few.start.public.to_json()
+
+
+def test_rows_are_looked_at_before_anything_is_measured(init, recipient, monkeypatch):
+    """In a full batch of the size that rounds have, even where there are few public images."""
+    seen = []
+
+    def refuse(gradients, images, masks):
+        seen.append(len(images))
+        raise InvalidValueError("rows mix")
+
+    monkeypatch.setattr(shared_module, "check_rows", refuse)
+    monkeypatch.setattr(shared_module, "measure", lambda *_: pytest.fail("it was measured"))
+    with pytest.raises(InvalidValueError, match="rows mix"):
+        share(init, recipient.rows(recipient.ids[:2]), Adapter(), "flat", chunk=16)
+    assert seen == [16]
+
+
+def test_channels_follow_from_network_and_adapter(shared):
+    there = shared("channels")
+    np.testing.assert_array_equal(there.start.public.channels, there.coordinates.groups)
+    assert there.start.public.blocks == there.coordinates.groups.max() + 1

@@ -1,0 +1,100 @@
+"""The statement of an adapter release: what it promises in numbers is what the plan costs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from canal.adapters.plan import AdapterPlan
+from canal.adapters.statement import facts_of, noise_source, state
+from canal.errors import ReleaseError
+from canal.privacy.randomness import SAMPLER
+
+PLAN = AdapterPlan(epsilon=2.0, patients=100, parameters=1000, sites=2)
+COHORTS = ("north", "south")
+
+
+def noise(plan, private=True):
+    return {"source": noise_source(plan, private=private), "sampler": SAMPLER.decode()}
+
+
+def stated(plan=PLAN, weights=None, private=True):
+    calibrated = plan.calibrate(weights)
+    return state(calibrated, facts_of(calibrated, noise(plan, private), COHORTS))
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_the_numbers_are_those_of_the_plan(relation):
+    plan = replace(PLAN, relation=relation)
+    statement, made = stated(plan), plan.calibrate()
+    assert statement["unit"] == {"add-remove": "membership", "replace": "patient"}[relation]
+    for unit in ("membership", "patient"):
+        promise = statement["guarantee"][unit]
+        assert promise["epsilon"] == made.guarantee.epsilon(plan.delta, unit)
+        assert promise["rho"] == made.guarantee.rho(unit)
+        assert promise["mu"] == made.guarantee.mu(unit)
+    assert statement["guarantee"][plan.unit]["epsilon"] == pytest.approx(plan.epsilon)
+    json.dumps(statement, allow_nan=False)
+
+
+def test_rounds_cost_more_and_more():
+    rows = stated()["epsilon_by_rounds"]
+    assert [row["rounds"] for row in rows] == [1, 10, 20, 30, 40]
+    for unit in ("membership", "patient"):
+        assert [row[unit] for row in rows] == sorted(row[unit] for row in rows)
+    assert rows[-1]["membership"] == pytest.approx(PLAN.epsilon)
+    one = replace(PLAN, rounds=1)
+    assert [row["rounds"] for row in stated(one)["epsilon_by_rounds"]] == [1]
+
+
+def test_a_large_epsilon_protects_in_name_only():
+    assert stated(replace(PLAN, epsilon=100.0))["protected"][0].startswith("In name only: every")
+    assert stated()["protected"][0].startswith("Every patient of the training cohorts north, south")
+
+
+@pytest.mark.parametrize(
+    ("allocation", "private", "says"),
+    [("flat", False, "seeded"), ("none", True, "no noise"), ("none", False, "no noise")],
+)
+def test_what_protects_nobody_says_so_everywhere(allocation, private, says):
+    statement = stated(replace(PLAN, allocation=allocation), private=private)
+    assert statement["stamp"].startswith("NOT PRIVATE")
+    assert says in statement["stamp"]
+    assert statement["protected"] == [f"{statement['stamp']}."]
+    assert statement["epsilon_by_rounds"] == []
+    for promise in statement["guarantee"].values():
+        assert promise["epsilon"] is None
+        assert not promise["protects"]
+
+
+def test_the_lattice_that_is_stated_is_the_one_that_was_used():
+    """Uneven noise may need a coarser one than even noise would."""
+    plan = replace(PLAN, epsilon=0.5, allocation="channels", blocks=50, patients=25_000)
+    weights = np.ones(50)
+    weights[0] = 1e-8
+    made = plan.calibrate(weights)
+    assert made.lattice.step > plan.calibrate().lattice.step
+    sentences = " ".join(stated(plan, weights)["mechanism"])
+    assert f"lattice of step 2^{np.log2(made.lattice.step):.0f}" in sentences
+
+
+def test_a_number_of_patients_is_stated_or_counted():
+    assert "100, is what somebody stated" in " ".join(stated()["mechanism"])
+    counted = replace(PLAN, count=0.1)
+    sentences = " ".join(stated(counted)["mechanism"])
+    assert "was counted with noise of" in sentences
+    assert "stated in public" not in sentences
+    assert stated(counted)["split"] == {"count": 0.1, "rounds": 0.9}
+
+
+def test_who_must_be_trusted():
+    assert "every site's sum of clipped gradients" in " ".join(stated()["trust"])
+    shares = replace(PLAN, trust="secure-sum", colluding=1)
+    assert any("all but 1 of the sites" in each for each in stated(shares)["assumptions"])
+
+
+@pytest.mark.parametrize("name", ["source", "sampler"])
+def test_noise_of_unknown_origin_is_refused(name):
+    with pytest.raises(ReleaseError, match="is not ours"):
+        facts_of(PLAN.calibrate(), noise(PLAN) | {name: "dice"}, COHORTS)
