@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from canal.adapters.adapter import Adapter
-from canal.adapters.cohorts import LocalCohorts
-from canal.adapters.patients import Patients
-from canal.adapters.rounds import train
-from canal.adapters.shared import share
 from canal.adapters.store import AdapterRelease
 from canal.adapters.verification import verify
-from canal.data.load import load
 from canal.errors import FederationError
-from canal.federation.aggregate import make_adapter_plan, read_queries, run
+from canal.federation.aggregate import run
 from canal.federation.message import Message
-from canal.models import checkpoint
+from federation.local import teach_alone
 from federation.malicious import Malicious, set_in
 from tiny import SITES
 
@@ -65,20 +59,6 @@ def order(make_order):
     return made
 
 
-def alone(order, cohorts, folder):
-    """The same order, carried out in this process."""
-    init = order.path(order.init)
-    asked = read_queries(order, checkpoint.describe(init)).arrays
-    shared = share(
-        *(init, asked, Adapter(), order.plan.get("allocation", "flat")),
-        directions=order.plan.get("directions", 0),
-    )
-    plan = make_adapter_plan(order, shared, Adapter(), len(SITES))
-    sites = [Patients(site, load(cohorts / site, size=32, channels=1)) for site in SITES]
-    local = LocalCohorts(sites, shared.network, shared.coordinates)
-    return train(folder, local, shared.start, plan, seed=order.seed)
-
-
 @pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
 @pytest.mark.parametrize(
     "plan",
@@ -92,7 +72,9 @@ def test_it_is_byte_for_byte_the_release_of_one_process(
     asked = order(plan=plan, trust=trust, seed=5)
     made = run(asked, hospitals.transport)
     assert isinstance(made, AdapterRelease)
-    assert files(made.path) == files(alone(asked, cohorts, tmp_path / "alone").path)
+    assert files(made.path) == files(
+        teach_alone(asked, {site: cohorts / site for site in SITES}, tmp_path / "alone").path
+    )
     assert not any(hospitals.charges(name) for name in SITES)
 
 

@@ -24,10 +24,11 @@ from canal.release.ensemble import load_ensemble
 from canal.release.store import Release
 from canal.release.verification import verify
 from federation.hosts import SITES, Hosts, processes, running, until
+from federation.local import teach_alone
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory, checkpoints):
+def hosts(tmp_path_factory, checkpoints, asked):
     folder = tmp_path_factory.mktemp("hospitals")
     made = Hosts(folder, stand_in=False)
     for site, teacher in zip(SITES, checkpoints.teachers, strict=True):
@@ -35,6 +36,7 @@ def hosts(tmp_path_factory, checkpoints):
         shutil.copytree(teacher, home / "teacher")
         terms = {
             "name": site,
+            "images": str(asked),
             "certificate": str(startup / "client.crt"),
             "key": str(startup / "client.key"),
             "trust": ["trusted", "secure-sum"],
@@ -104,6 +106,16 @@ def test_a_release_over_mtls_is_byte_for_byte_that_of_one_process(
     assert (found.complete, found.reason) == (True, "")
     made = alone(path, checkpoints, tmp_path / "alone")
     assert files(tmp_path / trust) == files(made.path)
+
+
+@pytest.mark.slow
+def test_adapters_over_mtls_are_byte_for_byte_those_of_one_process(hosts, give, asked, tmp_path):
+    plan = {"epsilon": 8.0, "patients": 120, "rounds": 2, "directions": 7}
+    path = give("taught", release="adapters", trust="secure-sum", seed=4, plan=plan)
+    found = carry_out(hosts, path)
+    assert (found.complete, found.reason) == (True, "")
+    made = teach_alone(Order.read(path), dict.fromkeys(SITES, asked), tmp_path / "alone")
+    assert files(tmp_path / "taught") == files(made.path)
 
 
 def kill_a_site(hosts, job):

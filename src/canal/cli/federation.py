@@ -148,11 +148,11 @@ def submit(
     as_json: _Json = False,
 ) -> None:
     """Send an order to a federation that is up. Submitted again, a stopped one goes on."""
+    from canal.adapters.kinds import open_release
     from canal.errors import FederationError
     from canal.federation.job import submit as send
     from canal.federation.job import wait as until_over
     from canal.federation.settings import Order
-    from canal.release.store import Release
 
     asked = Order.read(order)
     out = asked.path(asked.out)
@@ -169,7 +169,7 @@ def submit(
             f"the order was not carried out ({found.state}): {found.reason or 'no reason given'}; "
             "submit it again and it goes on, nobody pays twice"
         )
-    print_made(Release.open(out), out, as_json=as_json)
+    print_made(open_release(out), out, as_json=as_json)
 
 
 @federation_app.command()
