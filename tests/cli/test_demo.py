@@ -78,7 +78,7 @@ def test_what_it_says_is_for_people(home):
     assert lines[0].startswith("1/9 Three hospitals")
     for words in ("Alone", "CANAL, patient’s ε = 8", "Noise only", "patient ε", "AUC"):
         assert words in said
-    for words in ("CANAL adapters, ε = 8", "if replaced", "that they are about 20 is stated"):
+    for words in ("CANAL adapters, ε = 8", "if replaced", "about 20 of them, as is stated"):
         assert words in said
     table = next(at for at, line in enumerate(lines) if line.startswith("student"))
     assert all(len(line) <= 80 for line in lines[table : table + 1 + len(ARMS)])

@@ -145,7 +145,7 @@ def chapters(
         ),
         Chapter("The releases: clipped, averaged, noised once, charged", tuple(releases)),
         Chapter(
-            f"Patients teach the shared network; that they are about {stated} is stated, not read",
+            f"Patients teach the shared network; about {stated} of them, as is stated",
             taught,
         ),
         Chapter(
