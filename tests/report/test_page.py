@@ -168,17 +168,17 @@ def test_adapters_stand_beside_features(made, made_run):
     assert float(added) < float(replaced)
     tuned, promised = made.starting("CANAL adapters, ε = 8ε")[0], made.starting("CANAL adapters")[3]
     assert tuned[0].endswith(f"ε of a patient added or removed; {replaced} if replaced")
-    assert promised[1:4] == [f"{added}asked forreplaced: {replaced}", "–", "–"]
+    assert promised[1:4] == [f"{added}asked forif replaced: {replaced}", "–", "–"]
     assert promised[4] == statement["guarantee"]["membership"]["reading"]
-    assert "replaced by another; no query image has a part in them" in made.words
+    assert "small print; no query image has a part in adapters" in made.words
     assert "CANAL adapters, ε = 8: all of it went to 2 rounds, in equal parts." in made.words
     assert "Patients of two hospitals, 8 as stated, taught " in made.words
     for used in ("", ", predictions", ", not tuned"):
         assert f"CANAL adapters, ε = 8{used} − alone: " in made.words
     svg = next(svg for svg in made.drawings if svg[0].get("id") == "rounds-0-title")
     assert {p.get("class") for p in svg.iter(f"{SVG}path") if "line" in p.get("class")} == {
-        "line membership",
         "line patient",
+        "line often",
     }
 
 

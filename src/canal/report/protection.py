@@ -64,9 +64,10 @@ def _guarantees(releases: Sequence[Published], called: dict[str, str]) -> Iterab
     )
     adapters = any(each.patient == "membership" for each in releases)
     relation = (
-        " By features one pays the same who is added, removed or replaced. By adapters the large "
-        "number is of a patient who is added or removed, the small one of a patient who is "
-        "replaced by another; no query image has a part in them, and the paper does not count them."
+        " With features it is the same whether that patient is added, removed or replaced. With "
+        "adapters it is that of a patient who is added or removed, with that of one who is "
+        "replaced by another in small print; no query image has a part in adapters, and the paper "
+        "does not count them."
         if adapters
         else ""
     )
@@ -87,7 +88,7 @@ def _cell(published: Published, head: Unit) -> str:
         return _epsilon(published, "patient")
     other = _epsilon(published, "patient")
     return _epsilon(published, published.patient) + (
-        f"<small>replaced: {other}</small>" if published.noisy else ""
+        f"<small>if replaced: {other}</small>" if published.noisy else ""
     )
 
 

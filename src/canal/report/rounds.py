@@ -26,11 +26,12 @@ def render(run: Run) -> str:
     if not charts:
         return ""
     words = note(
-        "A patient who is added or removed moves a sum half as far as one who is replaced by "
-        "another. All rounds are paid for before the first one; how many networks learn from them "
-        "later costs nothing."
+        "“added” is a patient who is added or removed, “replaced” one who is replaced by another "
+        "and moves a sum twice as far. All rounds are paid for before the first one; how many "
+        "networks learn from them later costs nothing."
     )
-    return section(TITLE, f'<div class="charts">{"".join(charts)}</div>', words, style="wide")
+    content = "".join(charts) + f"<div>{words}</div>"
+    return section(TITLE, f'<div class="charts">{content}</div>', style="wide")
 
 
 def _chart(name: str, called: str, published: PublishedAdapters) -> Iterator[tuple[str, str]]:
@@ -41,8 +42,8 @@ def _chart(name: str, called: str, published: PublishedAdapters) -> Iterator[tup
         label: [(row["rounds"], row[unit]) for row in rows] for unit, label in NAMES.items()
     }
     here = (rows[-1]["rounds"], f"this release: {number(published.plan.rounds)}")
-    styles = {label: unit for unit, label in NAMES.items()}
-    title = f"After some of the rounds: {called}"
+    styles = {NAMES["membership"]: "patient", NAMES["patient"]: "often"}
+    title = f"What a patient has paid, round by round: {called}"
     yield (
         title,
         lines(name, title, drawn, "rounds", "ε, smaller is safer", here, styles=styles),
