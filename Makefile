@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-all lint types bench format clean browser
 
-demo: $(READY)  ## three invented hospitals, from scans to a report; about three minutes
+demo: $(READY)  ## three invented hospitals, from scans to a report; three to four minutes
 	$(BIN)/canal demo
 
 test: lint types browser  ## lint, type-check, test

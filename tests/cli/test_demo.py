@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from canal.cli.demo import COMMANDS, HOSPITALS, RELEASES, chapters
+from canal.adapters.kinds import open_release, verify
+from canal.cli.demo import ADAPTERS, COMMANDS, HOSPITALS, RELEASES, chapters
 from canal.models import checkpoint
 from canal.privacy import Ledger
 from canal.release.store import Release
-from canal.release.verification import verify
 
 CANAL = Path(sys.executable).parent / "canal"
-SMALL = ("--images", "60", "--queries", "8", "--size", "32", "--steps", "2")
-ARMS = ("alone", *RELEASES, "noise-only", "noiseless", "pooled")
+SMALL = ("--images", "60", "--queries", "8", "--size", "32", "--steps", "2", "--rounds", "1")
+PRIVATE = (*RELEASES, ADAPTERS)
+ARMS = ("alone", *PRIVATE, "noise-only", "noiseless", "pooled")
 
 
 def call(home, *arguments, **more):
@@ -63,9 +64,9 @@ def test_everything_is_there(home):
             name if name not in RELEASES else "release"
         )
         assert (out / "students" / name / "scores.csv").is_file()
-    for name in RELEASES:
+    for name in PRIVATE:
         assert all(check.passed is not False for check in verify(out / "releases" / name))
-        assert Release.open(out / "releases" / name).private
+        assert open_release(out / "releases" / name).private
     assert not Release.open(out / "releases" / "noiseless").private
     assert "<svg" in (out / "report.html").read_text()
 
@@ -74,11 +75,13 @@ def test_what_it_says_is_for_people(home):
     said = (home / "said").read_text()
     lines = said.splitlines()
     assert lines[-1] == "canal-demo/report.html"
-    assert lines[0].startswith("1/8 Three hospitals")
+    assert lines[0].startswith("1/9 Three hospitals")
     for words in ("Alone", "CANAL, patient’s ε = 8", "Noise only", "patient ε", "AUC"):
         assert words in said
+    for words in ("CANAL adapters, ε = 8", "if replaced", "about 20 of them, as is stated"):
+        assert words in said
     table = next(at for at, line in enumerate(lines) if line.startswith("student"))
-    assert all(len(line) <= 80 for line in lines[table : table + 8])
+    assert all(len(line) <= 80 for line in lines[table : table + 1 + len(ARMS)])
 
 
 def test_typed_again_it_changes_nothing(home):
@@ -89,9 +92,9 @@ def test_typed_again_it_changes_nothing(home):
         for path in out.rglob("*")
         if path.name in ("weights.safetensors", "manifest.json")
     }
-    assert len(before) == 1 + len(HOSPITALS) + len(ARMS) + len(RELEASES) + 1
+    assert len(before) == 1 + len(HOSPITALS) + len(ARMS) + len(PRIVATE) + 1
     paid = charges(out)
-    assert len(paid) == 2 * len(RELEASES)  # reserved and committed
+    assert len(paid) == 2 * len(PRIVATE)  # reserved and committed
     assert finished(call(home)).splitlines()[-1] == "canal-demo/report.html"
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert charges(out) == paid
@@ -145,9 +148,9 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
 
 def test_commands_are_written_down_as_typed(home):
     """One line a command; the story of other settings is another one."""
-    story = chapters(images=60, queries=8, size=32, steps=2, epsilon=8, seed=0)
+    story = chapters(images=60, queries=8, size=32, steps=2, rounds=1, epsilon=8, seed=0)
     typed = (home / "canal-demo" / COMMANDS).read_text().splitlines()
     commands = [line for line in typed if line and not line.startswith("#")]
     assert commands == [f"canal {each}" for chapter in story for each in chapter.commands]
     assert all(shlex.split(line)[0] == "canal" for line in commands)
-    assert story != chapters(images=60, queries=8, size=32, steps=2, epsilon=8, seed=1)
+    assert story != chapters(images=60, queries=8, size=32, steps=2, rounds=1, epsilon=8, seed=1)

@@ -1,4 +1,4 @@
-"""A whole run of tiny networks, made once: two hospitals, four releases, seven students."""
+"""A whole run of tiny networks, made once: two hospitals, five releases, ten students."""
 
 import json
 import shutil
@@ -57,9 +57,27 @@ def attack(release, **other):
     } | other
 
 
+def teach(out, init, recipient, private, ledger):
+    """A release of adapters: the last layer, taught in two rounds."""
+    from canal.adapters.adapter import Adapter
+    from canal.adapters.cohorts import LocalCohorts
+    from canal.adapters.patients import Patients
+    from canal.adapters.plan import AdapterPlan
+    from canal.adapters.rounds import train
+    from canal.adapters.shared import share
+
+    head = Adapter(("head",))
+    shared = share(init, recipient, head, "flat", augment=False)
+    sites = [Patients(*each, augment=False) for each in zip(SITES, private, strict=True)]
+    plan = AdapterPlan(*(8.0, 8, len(shared.coordinates)), sites=len(sites), rounds=2, adapter=head)
+    cohorts = LocalCohorts(sites, shared.network, shared.coordinates)
+    return train(out, cohorts, shared.start, plan, ledger=ledger)
+
+
 @pytest.fixture(scope="session")
 def made_run(tmp_path_factory, arrays):
     """The folder; a test that changes it takes `run_folder`."""
+    from canal.adapters.taught import save_taught
     from canal.distill.run import train as distil
     from canal.models.unet import UNetArchitecture
     from canal.privacy import Ledger, Participants
@@ -96,6 +114,9 @@ def made_run(tmp_path_factory, arrays):
         )
         queries, out = Queries.of(recipient), folder / "releases" / name
         releases[name] = create(out, ensemble, queries, plan, **noise)
+    ledger.set_budget(SITES, "membership", epsilon=100, delta=1e-5)
+    private = [arrays.rows(arrays.ids[22 + 4 * n : 26 + 4 * n]) for n in range(len(SITES))]
+    releases["adapters"] = teach(folder / "releases" / "adapters", init, recipient, private, ledger)
     for number, (name, mode, release, mean) in enumerate(
         (
             ("s-alone", "alone", None, 0.70),
@@ -105,10 +126,14 @@ def made_run(tmp_path_factory, arrays):
             ("s-honest", "release", "honest", 0.60),
             ("s-none", "noiseless", "none", 0.85),
             ("s-pooled", "pooled", None, 0.90),
+            ("s-adapters", "adapters", "adapters", 0.75),
+            ("s-pupil", "predictions", "adapters", 0.72),
         )
     ):
         distil(folder / name, init, recipient, training, release=releases.get(release), mode=mode)
         write_scores(folder / name, test, mean, 10 + number)
+    save_taught(folder / "s-taught", init, releases["adapters"])
+    write_scores(folder / "s-taught", test, 0.68, 30)
     found = attack(releases["canal"].manifest.digest)
     (folder / "attack.json").write_text(json.dumps(found))
     (folder / "commands.txt").write_text(COMMANDS)

@@ -116,6 +116,11 @@ def test_names_stand_clear_of_the_drawings(visit, width):
                Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1)) }).length"""
     )
     assert overlaps == 0
+    outside = window.evaluate(
+        """[...document.querySelectorAll('.forest tbody th')]
+             .filter(cell => cell.scrollWidth > cell.clientWidth + 1).map(c => c.textContent)"""
+    )
+    assert outside == []
 
 
 def test_the_policy_holds(browser, tmp_path, made_run):

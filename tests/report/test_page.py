@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from canal.adapters.store import AdapterRelease
 from canal.models import checkpoint
 from canal.privacy import Participants
 from canal.privacy.events import Guarantee
@@ -29,7 +30,7 @@ from reading import Page
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert("1")</script>&"'
-SECTIONS = ["help", "protect", "budget", "Noise", "attacker", "looks like", "reproduce"]
+SECTIONS = ["help", "protect", "budget", "Noise", "rounds", "attacker", "looks like", "reproduce"]
 
 
 def page(folder, arrays=None):
@@ -137,7 +138,7 @@ def test_the_headline(made, made_run):
         in made.words
     )
     assert "asked about 12 query images and has labels of 12" in made.words
-    assert "Four releases were made: Uniform, paper’s ε = 8; CANAL, paper’s ε = 8; " in made.words
+    assert "Five releases were made: Uniform, paper’s ε = 8; CANAL, paper’s ε = 8; " in made.words
 
 
 def test_who_is_protected(made, made_run):
@@ -155,6 +156,49 @@ def test_who_is_protected(made, made_run):
     assert 7.99 <= float(seeded[1].partition(": ")[2]) <= 8
     assert "NOT PRIVATE" in made.starting("No noise")[0][0]
     assert made.starting("No noise")[0][1:4] == ["none"] * 3
+
+
+def test_adapters_stand_beside_features(made, made_run):
+    """Whose epsilon it is, is said wherever the number is."""
+    statement = AdapterRelease.open(made_run / "releases" / "adapters").statement
+    added, replaced = (
+        number(upwards(statement["guarantee"][unit]["epsilon"]))
+        for unit in ("membership", "patient")
+    )
+    assert float(added) < float(replaced)
+    tuned, promised = made.starting("CANAL adapters, ε = 8ε")[0], made.starting("CANAL adapters")[3]
+    assert tuned[0].endswith(f"ε of a patient added or removed; {replaced} if replaced")
+    assert promised[1:4] == [f"{added}asked forif replaced: {replaced}", "–", "–"]
+    assert promised[4] == statement["guarantee"]["membership"]["reading"]
+    assert "small print; no query image has a part in adapters" in made.words
+    assert "CANAL adapters, ε = 8: all of it went to 2 rounds, in equal parts." in made.words
+    assert "Patients of two hospitals, 8 as stated, taught " in made.words
+    for used in ("", ", predictions", ", not tuned"):
+        assert f"CANAL adapters, ε = 8{used} − alone: " in made.words
+    svg = next(svg for svg in made.drawings if svg[0].get("id") == "rounds-0-title")
+    assert {p.get("class") for p in svg.iter(f"{SVG}path") if "line" in p.get("class")} == {
+        "line patient",
+        "line often",
+    }
+
+
+def test_a_run_of_adapters_alone_is_whole(run_folder):
+    """Sections about features are left out; the headline says which relation its number is of."""
+    for name in ("releases/canal", "releases/honest", "releases/none", "releases/uniform"):
+        shutil.rmtree(run_folder / name)
+    for name in ("canal", "honest", "uniform", "none", "noise"):
+        shutil.rmtree(run_folder / f"s-{name}")
+    read = page(run_folder)
+    assert not any("Noise" in heading for heading in read.headings)
+    headline = re.search(r"<h1>(.*?)</h1>", read.html, re.DOTALL)[1].replace("\xa0", " ")
+    assert "<b>ε = 8</b> for a patient who is added or removed" in headline
+    assert re.search(r"; [\d.]+ if replaced</span>", headline)
+    found = json.loads(json.dumps(facts(Run.read(run_folder)), allow_nan=False))
+    assert found["epsilon_by_queries"] == []
+    assert found["epsilon_by_rounds"]["releases/adapters"][-1]["rounds"] == 2
+    (release,) = found["releases"]
+    assert release["kind"] == "adapters"
+    assert release["epsilon"].keys() == {"membership", "patient"}
 
 
 def test_budgets(made, made_run):
@@ -253,7 +297,12 @@ def test_pictures_show_what_the_networks_say(made, made_run, arrays):
     worst = min(scores, key=scores.get)
     assert shown[:2] == [f"Image {worst}", f"Truth of {worst}, outlined"]
     order = [alt.split(" on ")[0] for alt in shown[2:6]]
-    assert order == ["Uniform, paper’s ε = 8", "CANAL, paper’s ε = 8", "Alone", "Noise only"]
+    assert order == [
+        "Uniform, paper’s ε = 8",
+        "CANAL, paper’s ε = 8",
+        "Alone",
+        "CANAL adapters, ε = 8",
+    ]
     best = max(scores, key=scores.get)
     assert shown[-6] == f"Image {best}"
     sources = [value for name, value in made.attributes if name == "src"]

@@ -7,13 +7,15 @@ import os
 import shutil
 from dataclasses import replace
 from statistics import NormalDist
+from types import SimpleNamespace
 
 import pytest
 
 from canal.errors import CanalError, DataError, InvalidValueError, ReleaseError
 from canal.release.manifest import Manifest
-from canal.report.arms import Arms, main_release
-from canal.report.run import Run, names
+from canal.report.arms import Arms, _order, main_features, main_release
+from canal.report.published import names
+from canal.report.run import Run
 
 NAMES = [
     "Alone",
@@ -21,6 +23,9 @@ NAMES = [
     "Uniform, paper’s ε = 8",
     "CANAL, paper’s ε = 8",
     "CANAL, patient’s ε = 8",
+    "CANAL adapters, ε = 8",
+    "CANAL adapters, ε = 8, predictions",
+    "CANAL adapters, ε = 8, not tuned",
     "Without noise",
     "Everybody’s images pooled",
     "Teacher of north",
@@ -30,9 +35,9 @@ NAMES = [
 
 def test_everything_is_found(made_run):
     run = Run.read(made_run)
-    assert len(run.networks) == 10
+    assert len(run.networks) == 13
     assert [each.where for each in run.releases] == [
-        f"releases/{name}" for name in ("canal", "honest", "none", "uniform")
+        f"releases/{name}" for name in ("adapters", "canal", "honest", "none", "uniform")
     ]
     assert [attack.where for attack in run.attacks] == ["attack.json"]
     assert run.commands.startswith("canal init")
@@ -70,7 +75,10 @@ def test_two_of_a_kind_are_told_apart_by_their_folder(run_folder):
 
 def test_a_release_that_is_elsewhere_is_said_to_be(run_folder):
     shutil.rmtree(run_folder / "releases" / "canal")
+    shutil.rmtree(run_folder / "releases" / "adapters")
     arms = Arms.of(Run.read(run_folder))
+    pupil = next(arm for arm in arms.students if arm.network.where == "s-pupil")
+    assert pupil.name.endswith("…, not in this run, predictions")
     elsewhere = next(arm for arm in arms.students if arm.network.where == "s-canal")
     assert elsewhere.name.endswith("…, not in this run")
     # The next best CANAL student takes the headline.
@@ -82,6 +90,32 @@ def test_a_release_without_students_is_still_the_headline(run_folder):
         shutil.rmtree(folder)
     run = Run.read(run_folder)
     assert main_release(run, Arms.of(run)).where == "releases/canal"
+
+
+def test_adapters_take_the_headline_where_there_is_nothing_else(run_folder):
+    for name in ("canal", "honest", "none", "uniform"):
+        shutil.rmtree(run_folder / "releases" / name)
+    for name in ("canal", "honest", "uniform", "none", "noise"):
+        shutil.rmtree(run_folder / f"s-{name}")
+    run = Run.read(run_folder)
+    arms = Arms.of(run)
+    assert arms.main.network.where == "s-adapters"
+    assert main_release(run, arms).where == "releases/adapters"
+    assert main_features(run, arms) is None
+
+
+def test_adapters_without_noise_are_a_control(run_folder):
+    """Ordered with the others that protect nobody, whatever they are used for."""
+    arms = Arms.of(Run.read(run_folder))
+    kept = next(arm for arm in arms.measured if arm.mode == "adapters")
+    plan = replace(kept.published.plan, allocation="none")
+    release = SimpleNamespace(plan=plan, manifest=kept.published.release.manifest)
+    bare = replace(kept, published=replace(kept.published, release=release))
+    assert bare.published.name == "CANAL adapters, no noise"
+    assert not bare.learned
+    ordered = sorted((*arms.measured, bare), key=_order)
+    at = [arm.mode for arm in ordered].index("noiseless")
+    assert bare in ordered[at : at + 2]
 
 
 def test_nothing_to_report(tmp_path):
@@ -178,13 +212,10 @@ def test_what_an_attack_is_held_against(made_run):
     assert attack.like_chance
 
 
-def test_a_forged_promise_is_no_headline(run_folder):
-    """A release without noise that says it is private, its digest made anew."""
-    place = next(
-        path
-        for path in run_folder.rglob("manifest.json")
-        if json.loads(path.read_text())["plan"]["allocation"] == "none"
-    )
+@pytest.mark.parametrize("name", ["none", "adapters"])
+def test_a_forged_promise_is_no_headline(run_folder, name):
+    """A release that promises more than it can, its digest made anew."""
+    place = run_folder / "releases" / name / "manifest.json"
     manifest = Manifest.read(place.parent)
     statement = copy.deepcopy(manifest.statement)
     statement["stamp"] = ""

@@ -30,6 +30,10 @@ RELEASES = {
     "honest": ("honest", "canal"),
 }
 NOISELESS = "noiseless"
+ADAPTERS = "adapters"
+TEST = 0.3
+# Images that a patient has, on average, as they are invented.
+VIEWS = 2
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,21 @@ def demo(
     queries: Annotated[int, typer.Option(help="Images of the recipient.")] = 30,
     size: Annotated[int, typer.Option(help="Pixels a side.")] = 64,
     steps: Annotated[int, typer.Option(help="Of every training.")] = 220,
+    rounds: Annotated[int, typer.Option(help="In which patients teach adapters.")] = 12,
     epsilon: Annotated[float, typer.Option(help="Asked of every release.")] = 8,
     seed: Annotated[int, typer.Option(help="Of images and trainings; noise has none.")] = 0,
 ) -> None:
-    """Three hospitals, their teachers, four releases, seven students, an attack, a report."""
+    """Three hospitals, their teachers, five releases, eight students, an attack, a report."""
     from rich.console import Console
 
     story = chapters(
-        images=images, queries=queries, size=size, steps=steps, epsilon=epsilon, seed=seed
+        images=images,
+        queries=queries,
+        size=size,
+        steps=steps,
+        rounds=rounds,
+        epsilon=epsilon,
+        seed=seed,
     )
     _claim(out, story)
     console = Console(highlight=False)
@@ -75,7 +86,7 @@ def demo(
 
 
 def chapters(
-    *, images: int, queries: int, size: int, steps: int, epsilon: float, seed: int
+    *, images: int, queries: int, size: int, steps: int, rounds: int, epsilon: float, seed: int
 ) -> list[Chapter]:
     """The story, command by command."""
     source = f"--data data --split {SPLIT}"
@@ -99,6 +110,13 @@ def chapters(
         f"release create {asked} --init init --preset paper --allocation none --not-private "
         f"--out releases/{NOISELESS}"
     )
+    stated = stated_patients(images, queries)
+    taught = (
+        f"ledger budget ledger-{ADAPTERS}.sqlite {cohorts} --unit membership --epsilon {epsilon:g}",
+        f"adapters train {source} --init init --patients {stated} --rounds {rounds} "
+        f"--epsilon {epsilon:g} --ledger ledger-{ADAPTERS}.sqlite --out releases/{ADAPTERS}",
+    )
+    students[ADAPTERS] = f"--release releases/{ADAPTERS} --mode adapters"
     students["noise-only"] = "--release releases/canal --mode noise-only"
     students[NOISELESS] = f"--release releases/{NOISELESS} --mode noiseless"
     students["pooled"] = "--mode pooled"
@@ -109,8 +127,8 @@ def chapters(
             (
                 f"data synthetic data --count {images} --size {size} --seed {seed}",
                 f"data synthetic others --count {images} --size {size} --seed {seed + 1}",
-                f"data split data --partition site --test 0.3 --recipient {queries} --seed {seed} "
-                f"--out {SPLIT}",
+                f"data split data --partition site --test {TEST:g} --recipient {queries} "
+                f"--seed {seed} --out {SPLIT}",
             ),
         ),
         Chapter(
@@ -126,6 +144,10 @@ def chapters(
             ),
         ),
         Chapter("The releases: clipped, averaged, noised once, charged", tuple(releases)),
+        Chapter(
+            f"Patients teach the shared network; about {stated} of them, as is stated",
+            taught,
+        ),
         Chapter(
             "The recipient's students, and the controls to compare with",
             tuple(
@@ -151,6 +173,16 @@ def chapters(
         ),
         Chapter("The report", (f"report . {source}",)),
     ]
+
+
+def stated_patients(images: int, queries: int) -> int:
+    """How many patients the hospitals say that they have: a round number, of public ones alone.
+
+    >>> stated_patients(480, 30)
+    150
+    """
+    teaching = (1 - TEST) * images - queries
+    return 10 * max(1, round(teaching / VIEWS / 10))
 
 
 def _claim(out: Path, story: list[Chapter]) -> None:
@@ -202,6 +234,8 @@ def _print_summary(console: Console) -> None:
     from canal.release.forecast import forecast
     from canal.report.arms import Arms
     from canal.report.benefit import between, points, verdicts_of
+    from canal.report.protection import relations
+    from canal.report.published import PublishedFeatures
     from canal.report.run import Run
 
     run = Run.read(Path())
@@ -214,22 +248,22 @@ def _print_summary(console: Console) -> None:
     for arm in arms.students:
         alone = arms.alone(arm)
         found = None if alone in (None, arm) else arm.less(alone)
-        release = arm.published if arm.mode in ("release", "noiseless") else None
-        promise = release.release.statement["guarantee"] if release else {}
+        release = arm.published if arm.listened else None
+        promised = release.units if release else ()
         table.add_row(
             arm.name,
             points(arm.dice),
             f"{points(found.mean, signed=True)} ({between(found)})" if found else "",
             *(
-                short(upwards(promise[unit]["epsilon"])) if promise else ""
-                for unit in ("patient", "paper")
+                short(upwards(release.epsilon(unit))) if release and unit in promised else ""
+                for unit in (release.patient if release else "patient", "paper")
             ),
             auc.get(release.digest, "") if release else "",
         )
     console.print()
     console.print(table)
     console.print()
-    if arms.main is not None and arms.main.published is not None:
+    if arms.main is not None and isinstance(arms.main.published, PublishedFeatures):
         for sentence in verdicts_of(arms.main, arms):
             console.print(sentence)
         console.print(forecast(arms.main.published.plan).words()[0])
@@ -237,5 +271,8 @@ def _print_summary(console: Console) -> None:
     console.print(
         "Dice in hundredths, with the 95 % interval of the difference over test cases.\n"
         "ε, smaller is safer: what the release costs a patient of a hospital, and what the paper "
-        "counts.\nAUC of the attack: 0.5 is a coin, 1 finds every query image."
+        "counts."
     )
+    for each in run.adapters:
+        console.print(f"{each.name}: {relations(each)}.")
+    console.print("AUC of the attack: 0.5 is a coin, 1 finds every query image.")

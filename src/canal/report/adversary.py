@@ -11,7 +11,8 @@ from canal.release.digits import number, upwards
 from canal.release.page import code, section, sentences, table
 from canal.report.attack import Attack
 from canal.report.evidence import CHECKS, FAILED, REFUTED, Evidence
-from canal.report.run import Run, names
+from canal.report.published import names
+from canal.report.run import Run
 from canal.report.style import legend
 
 TITLE = "What an attacker gets"

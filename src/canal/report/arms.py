@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from canal.report.run import Network, Published, Run
+from canal.report.published import Published, PublishedAdapters, PublishedFeatures
+from canal.report.run import Network, Run
 from canal.report.scores import Difference, difference
 from canal.teachers.evaluate import summary
 
-# The order tells the story: nothing, noise, what was released, what could have been.
+# The order tells the story: nothing, noise, what was released, what could have been. Students of a
+# release are called what it is called; adapters can be used in three ways.
 MODES = {
     "alone": "Alone",
     "noise-only": "Noise only",
     "release": "",
+    "adapters": "",
+    "predictions": ", predictions",
+    "applied": ", not tuned",
     "noiseless": "Without noise",
     "pooled": "Everybody’s images pooled",
 }
-_UNITS = ("paper", "image", "patient")
-_SPREADS = ("uniform", "canal", "reverse", "none")
+OF_ADAPTERS = ("adapters", "predictions", "applied")
+_LISTENING = ("release", *OF_ADAPTERS)
+_UNITS = ("paper", "image", "patient", "membership")
+_SPREADS = ("uniform", "canal", "reverse", "flat", "ellipsoid", "channels", "none")
+P = TypeVar("P", bound=Published)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +64,12 @@ class Arm:
     @property
     def learned(self) -> bool:
         """Whether it learned from a release with noise: what the report is about."""
-        return self.mode == "release" and (
-            self.published is None or self.published.plan.allocation != "none"
-        )
+        return self.mode in _LISTENING and (self.published is None or self.published.noisy)
+
+    @property
+    def listened(self) -> bool:
+        """Whether it heard anything but noise of a release."""
+        return self.mode in (*_LISTENING, "noiseless")
 
     def less(self, other: Arm) -> Difference | None:
         """This one less another; None if they were measured on other images."""
@@ -102,14 +113,20 @@ class Arms:
 
     def uniform(self, beside: Arm) -> Arm | None:
         """The student of an even spread of the same budget."""
-        learned = [arm for arm in self.students if arm.learned and arm.published]
-        even = beside.published and beside.published.evenly(
-            arm.published for arm in learned if arm.published
-        )
+        if not isinstance(beside.published, PublishedFeatures):
+            return None
+        learned = [arm for arm in self.students if arm.learned]
+        even = beside.published.evenly(arm.published for arm in learned if arm.published)
         return _nearest(
             beside,
             (arm for arm in learned if even is not None and arm.published == even),
         )
+
+    def adapters(self, beside: Arm) -> Arm | None:
+        """The student of adapters, tuned before any other; None beside one of adapters."""
+        if beside.mode in OF_ADAPTERS:
+            return None
+        return _nearest(beside, (a for a in self.students if a.learned and a.mode in OF_ADAPTERS))
 
     @property
     def main(self) -> Arm | None:
@@ -126,17 +143,28 @@ def main_release(run: Run, arms: Arms) -> Published | None:
     """The release of the headline, whether or not anybody learned from it."""
     if arms.main is not None and arms.main.published is not None:
         return arms.main.published
-    ordered = sorted(run.releases, key=release_order)
+    return _first(run.releases)
+
+
+def main_features(run: Run, arms: Arms) -> PublishedFeatures | None:
+    """The same, among releases of features."""
+    chosen = main_release(run, arms)
+    return chosen if isinstance(chosen, PublishedFeatures) else _first(run.features)
+
+
+def _first(releases: Iterable[P]) -> P | None:
+    ordered = sorted(releases, key=release_order)
     chosen = [each for each in ordered if each.plan.allocation == "canal"]
     paper = [each for each in chosen if each.plan.unit == "paper"]
     return next(iter(paper or chosen or ordered), None)
 
 
 def release_order(published: Published) -> tuple[Any, ...]:
-    """The paper's accounting first, uniform before CANAL, no noise last."""
+    """Features first, of those the paper's accounting, uniform before CANAL; no noise last."""
     plan = published.plan
     return (
-        plan.allocation == "none",
+        not published.noisy,
+        isinstance(published, PublishedAdapters),
         _UNITS.index(plan.unit),
         plan.epsilon,
         _SPREADS.index(plan.allocation),
@@ -168,17 +196,19 @@ def _name(network: Network, published: Published | None, mode: str) -> str:
         return f"Teacher of {notes.get('site') or network.where}"
     if network.role == "initialisation":
         return "Shared initialisation"
-    if mode != "release":
+    if mode not in _LISTENING:
         return MODES.get(mode) or network.where
     if published is not None:
-        return published.name
-    return f"Release {str(notes.get('release'))[:12]}…, not in this run"
+        return published.name + MODES[mode]
+    return f"Release {str(notes.get('release'))[:12]}…, not in this run{MODES[mode]}"
 
 
 def _order(arm: Arm) -> tuple[Any, ...]:
     if not arm.is_student:
         return (1, arm.mode != "teacher", arm.name)
     modes = list(MODES)
-    place = modes.index(arm.mode) if arm.mode in modes else len(modes)
+    # What was taught without noise is a control, whatever it was used for.
+    mode = "noiseless" if arm.mode in OF_ADAPTERS and not arm.learned else arm.mode
+    place = modes.index(mode) if mode in modes else len(modes)
     release = release_order(arm.published) if arm.published else ()
     return (0, place, arm.published is None, release, arm.name)

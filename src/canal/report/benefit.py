@@ -9,6 +9,7 @@ from canal.release.digits import number
 from canal.release.page import bullets, code, note, section, table, text
 from canal.report.arms import Arm, Arms
 from canal.report.forest import Scale, whiskers
+from canal.report.protection import relations
 from canal.report.scores import DRAWS, Difference
 
 TITLE = "Does it help?"
@@ -49,7 +50,7 @@ def verdicts(arms: Arms) -> Iterator[str]:
 
 def verdicts_of(arm: Arm, arms: Arms) -> Iterator[str]:
     """Against the student alone, that of mere noise, and that of an even spread."""
-    if arm.mode not in ("release", "noiseless"):
+    if not arm.listened:
         return
     rivals = [(arms.alone(arm), "alone"), (arms.noise_only(arm), "noise only")]
     if arm.learned:
@@ -121,11 +122,14 @@ def _said(first: str, *rest: str) -> str:
 
 
 def _named(arm: Arm) -> str:
-    stamp = arm.published.release.statement["stamp"] if arm.published else ""
-    loud = arm.learned and stamp
-    return escape(arm.name) + (
-        '<small class="mark">not private: seeded noise</small>' if loud else ""
-    )
+    published = arm.published if arm.learned else None
+    if published is None:
+        return escape(arm.name)
+    if published.stamp:
+        small = '<small class="mark">not private: seeded noise</small>'
+    else:
+        small = f"<small>{escape(relations(published))}</small>" if relations(published) else ""
+    return escape(arm.name) + small
 
 
 def _against(arm: Arm, alone: Arm | None) -> str:

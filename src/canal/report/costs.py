@@ -8,7 +8,7 @@ from canal.privacy.iteration import penalty, releases_per_image
 from canal.release.calibration import finite_or_none
 from canal.release.statement import had_asked, query_counts
 from canal.report.arms import Arm
-from canal.report.run import Published
+from canal.report.published import PublishedFeatures
 
 ONCE, OFTEN, PATIENT = "once", "every step", "patient"
 
@@ -40,7 +40,7 @@ class Training:
 
 
 def epsilon_by_queries(
-    published: Published, training: Training | None
+    published: PublishedFeatures, training: Training | None
 ) -> list[dict[str, float | int | None]]:
     """Epsilon against the number of queries N, with the noise of every value held fixed.
 

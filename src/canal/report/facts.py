@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from canal.privacy.units import UNITS
-from canal.report.arms import Arm, Arms, main_release, release_order
+from canal.report.arms import Arm, Arms, main_features, main_release, release_order
 from canal.report.attack import Attack
 from canal.report.benefit import verdicts
 from canal.report.costs import Training, epsilon_by_queries
 from canal.report.headline import done
-from canal.report.run import Network, Published, Run, names
+from canal.report.published import Published, names
+from canal.report.run import Network, Run
 from canal.report.scores import Difference
 from canal.version import __version__
 
@@ -20,7 +20,7 @@ def facts(run: Run) -> dict[str, Any]:
     """Everything that the page says, without its pictures."""
     arms = Arms.of(run)
     called = names(run.releases)
-    main, chosen = arms.main, main_release(run, arms)
+    main, chosen, features = arms.main, main_release(run, arms), main_features(run, arms)
     return {
         "software": f"canal {__version__}",
         "done": done(run),
@@ -35,8 +35,11 @@ def facts(run: Run) -> dict[str, Any]:
             _release(each, called[each.where]) for each in sorted(run.releases, key=release_order)
         ],
         "epsilon_by_queries": []
-        if chosen is None or chosen.plan.allocation == "none"
-        else epsilon_by_queries(chosen, Training.of(main)),
+        if features is None or not features.noisy
+        else epsilon_by_queries(features, Training.of(main)),
+        "epsilon_by_rounds": {
+            each.where: each.release.statement["epsilon_by_rounds"] for each in run.adapters
+        },
         "attacks": [_attack(attack) for attack in run.attacks],
         "evidence": [asdict(evidence) for evidence in run.evidence],
         "networks": [_network(network) for network in run.networks],
@@ -69,18 +72,19 @@ def _difference(found: Difference) -> dict[str, Any]:
 
 
 def _release(published: Published, name: str) -> dict[str, Any]:
-    noisy = published.plan.allocation != "none"
     return {
         "name": name,
+        "kind": published.release.manifest.kind,
         "folder": published.where,
         "digest": published.digest,
         "private": published.release.private,
         "stamp": published.stamp,
         "unit": published.plan.unit,
         "delta": published.plan.delta,
-        "epsilon": {unit: published.epsilon(unit) for unit in UNITS},
+        "epsilon": {unit: published.epsilon(unit) for unit in published.units},
         "epsilon_if_secret": {
-            unit: published.epsilon_if_secret(unit) if noisy else None for unit in UNITS
+            unit: published.epsilon_if_secret(unit) if published.noisy else None
+            for unit in published.units
         },
         "split": published.release.statement["split"],
     }

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from canal.release.card import FOR_WHOM
 from canal.release.digits import number, upwards
 from canal.release.page import text
 from canal.report.arms import Arms, main_release, release_order
 from canal.report.benefit import points, verdicts_of
-from canal.report.run import Published, Run, names
+from canal.report.protection import replaced
+from canal.report.published import Published, PublishedAdapters, names
+from canal.report.run import Run
 
 _WORDS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
@@ -29,7 +32,7 @@ def render(run: Run, arms: Arms) -> str:
 
 def done(run: Run) -> str:
     """What was done, from facts alone."""
-    parts = [*_hospitals(run), *_recipient(run), *_released(run)]
+    parts = [*_hospitals(run), *_recipient(run), *_taught(run), *_released(run)]
     return " ".join(parts)
 
 
@@ -53,7 +56,7 @@ def _recipient(run: Run) -> Iterator[str]:
     students = [
         student for student in run.having("student") if student.about.notes.get("mode") != "pooled"
     ]
-    queries = sorted({each.plan.participants.queries for each in run.releases})
+    queries = sorted({each.plan.participants.queries for each in run.features})
     labels = sorted(
         {
             notes["labelled"]
@@ -66,6 +69,22 @@ def _recipient(run: Run) -> Iterator[str]:
     asked = f" asked about {_either(queries)} query images" if queries else ""
     labelled = f" {'and ' if queries else ''}has labels of {_either(labels)}" if labels else ""
     yield f"A recipient{asked}{labelled}."
+
+
+def _taught(run: Run) -> Iterator[str]:
+    """How adapters came about, once for all that came about alike."""
+    told = (
+        f"Patients of {_number(each.plan.sites).lower()} hospital{'s' * (each.plan.sites > 1)}, "
+        f"{_patients(each)}, taught {_count(each.plan.parameters, 'parameter')} of the shared "
+        f"network in {_count(each.plan.rounds, 'round')}."
+        for each in sorted(run.adapters, key=release_order)
+    )
+    yield from dict.fromkeys(told)
+
+
+def _patients(published: PublishedAdapters) -> str:
+    found = number(round(published.release.patients))
+    return f"about {found} as counted with noise" if published.plan.count else f"{found} as stated"
 
 
 def _released(run: Run) -> Iterator[str]:
@@ -94,16 +113,19 @@ def _figures(run: Run, arms: Arms) -> Iterator[str]:
 
 
 def _epsilon(published: Published) -> str:
-    epsilon = published.epsilon("patient")
+    epsilon = published.epsilon(published.patient)
     if epsilon is not None:
+        other = replaced(published)
         return (
-            f"<span><b>ε = {number(upwards(epsilon))}</b> for a patient of a training cohort, by "
-            f"that release, at δ = {number(published.plan.delta)}</span>"
+            f"<span><b>ε = {number(upwards(epsilon))}</b> {FOR_WHOM[published.patient]}, by "
+            f"that release, at δ = {number(published.plan.delta)}"
+            + (f"; {other}" if other else "")
+            + "</span>"
         )
-    would = None if published.plan.allocation == "none" else published.epsilon_if_secret("patient")
+    would = published.epsilon_if_secret(published.patient) if published.noisy else None
     why = (
         "no noise was added"
-        if published.plan.allocation == "none"
+        if not published.noisy
         else "the noise is seeded"
         + ("" if would is None else f"; a secret would have given ε = {number(upwards(would))}")
     )

@@ -8,9 +8,10 @@ from canal.release.card import WEIGHTS
 from canal.release.chart import Point, lines, scatter
 from canal.release.digits import number
 from canal.release.page import figure, note, section
-from canal.report.arms import Arms, main_release
+from canal.report.arms import Arms, main_features
 from canal.report.costs import OFTEN, ONCE, PATIENT, Training, epsilon_by_queries
-from canal.report.run import Published, Run
+from canal.report.published import PublishedFeatures
+from canal.report.run import Run
 from canal.report.style import CROSS, DOT, legend
 
 TITLE = "Noise, importance and queries"
@@ -18,8 +19,8 @@ TITLE = "Noise, importance and queries"
 
 def render(run: Run, arms: Arms) -> str:
     """The section; nothing without noise."""
-    chosen = main_release(run, arms)
-    if chosen is None or chosen.plan.allocation == "none":
+    chosen = main_features(run, arms)
+    if chosen is None or not chosen.noisy:
         return ""
     charts = ("".join(_spread(run, chosen)), "".join(_queries(chosen, arms)))
     if not any(charts):
@@ -28,7 +29,7 @@ def render(run: Run, arms: Arms) -> str:
     return section(TITLE, f'<div class="charts">{content}</div>', style="wide")
 
 
-def _spread(run: Run, chosen: Published) -> Iterator[str]:
+def _spread(run: Run, chosen: PublishedFeatures) -> Iterator[str]:
     compared = {chosen.name: chosen}
     even = chosen.evenly(run.releases)
     if even is not None:
@@ -54,13 +55,13 @@ def _spread(run: Run, chosen: Published) -> Iterator[str]:
     )
 
 
-def _points(published: Published) -> list[Point]:
+def _points(published: PublishedFeatures) -> list[Point]:
     mechanism = published.release.manifest.mechanism
     pairs = zip(mechanism["weights"], mechanism["sigma"], strict=True)
     return [(weight, sigma) for weight, sigma in pairs if weight > 0 and sigma > 0]
 
 
-def _queries(chosen: Published, arms: Arms) -> Iterator[str]:
+def _queries(chosen: PublishedFeatures, arms: Arms) -> Iterator[str]:
     training = Training.of(arms.main)
     found = epsilon_by_queries(chosen, training)
     drawn: dict[str, list[Point]] = {}
@@ -82,7 +83,7 @@ def _queries(chosen: Published, arms: Arms) -> Iterator[str]:
     yield note(_caption(chosen, training))
 
 
-def _caption(chosen: Published, training: Training | None) -> str:
+def _caption(chosen: PublishedFeatures, training: Training | None) -> str:
     plan = chosen.plan
     fixed = (
         f"Only N varies. Held fixed are the noise of every channel and statistic, the "

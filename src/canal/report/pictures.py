@@ -78,8 +78,8 @@ def panels(arms: Arms, arrays: Arrays) -> list[list[Panel]]:
 
 
 def _shown(arms: Arms, leader: Arm) -> Sequence[Arm]:
-    """Uniform, the leader, alone, then the others in their order; on the same images."""
-    first = (arms.uniform(leader), leader, arms.alone(leader))
+    """Uniform, the leader, alone, adapters, then the others in their order; on the same images."""
+    first = (arms.uniform(leader), leader, arms.alone(leader), arms.adapters(leader))
     ordered = dict.fromkeys(arm for arm in (*first, *arms.students) if arm is not None)
     same = [arm for arm in ordered if arm.network.dice.keys() == leader.network.dice.keys()]
     return same[: COLUMNS - 2]

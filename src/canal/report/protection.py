@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from canal.privacy.units import UNITS, Unit
+from canal.adapters.plan import AdapterPlan
+from canal.privacy.units import Unit
 from canal.release.card import PARTS
 from canal.release.chart import bar
 from canal.release.digits import number, percent, upwards
-from canal.release.page import code, note, section, table, text
+from canal.release.page import bullets, code, note, section, table, text
 from canal.report.arms import release_order
-from canal.report.run import Published, Run, names
+from canal.report.published import Published, PublishedAdapters, PublishedFeatures, names
+from canal.report.run import Run
 from canal.report.style import swatches
 
 PROTECTS, SPENT = "Whom does it protect?", "Where the budget went"
@@ -27,17 +29,29 @@ def render(run: Run) -> Iterator[str]:
     releases = sorted(run.releases, key=release_order)
     called = names(run.releases)
     yield section(PROTECTS, *_guarantees(releases, called), style="wide")
-    paid = [each for each in releases if each.plan.allocation != "none"]
+    paid = [each for each in releases if each.noisy]
     if paid:
-        yield section(SPENT, *_budgets(paid, called), style="wide")
+        yield section(SPENT, *_spent(paid, called), style="wide")
+
+
+def relations(published: Published) -> str:
+    """Which relation a patient's epsilon is of, and the other's; empty where they are one."""
+    other = replaced(published)
+    return f"ε of a patient added or removed; {other}" if other else ""
+
+
+def replaced(published: Published) -> str:
+    """What a patient pays who is replaced by another; empty if that is a patient's epsilon."""
+    epsilon = None if published.patient == "patient" else published.epsilon("patient")
+    return "" if epsilon is None else f"{number(upwards(epsilon))} if replaced"
 
 
 def _guarantees(releases: Sequence[Published], called: dict[str, str]) -> Iterable[str]:
     rows = []
     for each in releases:
         stamp = f'<small class="mark">{text(each.stamp)}</small>' if each.stamp else ""
-        reading = each.release.statement["guarantee"]["patient"]["reading"]
-        cells = (_epsilon(each, unit) for unit in HEADS)
+        reading = each.promise(each.patient)["reading"]
+        cells = (_cell(each, unit) for unit in HEADS)
         rows.append((escape(called[each.where]) + stamp, *cells, text(reading)))
     head = ("Release", *HEADS.values(), "What that means for a patient")
     yield table(head, rows, numbers=range(1, 4), words=(4,), style="reflow promises")
@@ -45,19 +59,41 @@ def _guarantees(releases: Sequence[Published], called: dict[str, str]) -> Iterab
     hypothetical = (
         " “If secret” is what the same noise would promise had it come from a secret; from a seed, "
         "it promises nothing."
-        if any(_would(each, unit) is not None for each in releases for unit in UNITS)
+        if any(_would(each, unit) is not None for each in releases for unit in each.units)
+        else ""
+    )
+    adapters = any(each.patient == "membership" for each in releases)
+    relation = (
+        " With features it is the same whether that patient is added, removed or replaced. With "
+        "adapters it is that of a patient who is added or removed, with that of one who is "
+        "replaced by another in small print; no query image has a part in adapters, and the paper "
+        "does not count them."
+        if adapters
         else ""
     )
     yield note(
         f"At δ = {deltas}; smaller is safer, four digits are shown, rounded up. A patient’s ε is "
         "the one to sign: one patient of a training cohort more or less, over all that the "
-        "release holds. An image’s is that of a query image, with the teachers public. The "
-        f"paper’s accounting is a guarantee for neither, and is there to be compared.{hypothetical}"
+        f"release holds.{relation} An image’s is that of a query image, with the teachers public. "
+        "The paper’s accounting is a guarantee for neither, and is there to be compared."
+        f"{hypothetical}"
+    )
+
+
+def _cell(published: Published, head: Unit) -> str:
+    """What is promised to whom a column is of; of a patient, under both relations."""
+    if head != "patient":
+        return _epsilon(published, head) if head in published.units else "–"
+    if published.patient == "patient":
+        return _epsilon(published, "patient")
+    other = _epsilon(published, "patient")
+    return _epsilon(published, published.patient) + (
+        f"<small>if replaced: {other}</small>" if published.noisy else ""
     )
 
 
 def _epsilon(published: Published, unit: Unit) -> str:
-    asked = published.plan.unit == unit and published.plan.allocation != "none"
+    asked = published.plan.unit == unit and published.noisy
     would = _would(published, unit)
     return (
         number(upwards(published.epsilon(unit)))
@@ -67,12 +103,29 @@ def _epsilon(published: Published, unit: Unit) -> str:
 
 
 def _would(published: Published, unit: Unit) -> float | None:
-    if not published.stamp or published.plan.allocation == "none":
+    if not published.stamp or not published.noisy:
         return None
     return published.epsilon_if_secret(unit)
 
 
-def _budgets(releases: Sequence[Published], called: dict[str, str]) -> Iterable[str]:
+def _spent(releases: Sequence[Published], called: dict[str, str]) -> Iterable[str]:
+    features = [each for each in releases if isinstance(each, PublishedFeatures)]
+    if features:
+        yield from _budgets(features, called)
+    taught = [each for each in releases if isinstance(each, PublishedAdapters)]
+    yield bullets(f"<b>{escape(called[each.where])}</b>: {_rounds(each.plan)}" for each in taught)
+
+
+def _rounds(plan: AdapterPlan) -> str:
+    rounds = f"{number(plan.rounds)} round{'s' * (plan.rounds > 1)}, in equal parts"
+    if not plan.count:
+        return f"all of it went to {rounds}."
+    return (
+        f"{percent(plan.count)} counted the patients, {percent(1 - plan.count)} went to {rounds}."
+    )
+
+
+def _budgets(releases: Sequence[PublishedFeatures], called: dict[str, str]) -> Iterable[str]:
     yield swatches(PARTS.items())
     rows, styles = [], []
     for index, each in enumerate(releases):

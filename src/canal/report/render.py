@@ -6,7 +6,16 @@ import re
 from typing import TYPE_CHECKING
 
 from canal.release.page import document, note
-from canal.report import adversary, benefit, headline, noise, pictures, protection, reproduction
+from canal.report import (
+    adversary,
+    benefit,
+    headline,
+    noise,
+    pictures,
+    protection,
+    reproduction,
+    rounds,
+)
 from canal.report.arms import Arms
 from canal.report.style import STYLE
 
@@ -33,6 +42,7 @@ def render(run: Run, arrays: Arrays | None = None) -> str:
         benefit.render(arms),
         *protection.render(run),
         noise.render(run, arms),
+        rounds.render(run),
         adversary.render(run),
         pictures.render(shown, asked=arrays is not None),
         reproduction.render(run),

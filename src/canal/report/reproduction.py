@@ -7,7 +7,8 @@ from html import escape
 
 from canal.release.digits import number
 from canal.release.page import code, note, section, table
-from canal.report.run import COMMANDS, Network, Run, names
+from canal.report.published import names
+from canal.report.run import COMMANDS, Network, Run
 from canal.version import __version__
 
 TITLE = "How to reproduce it"
@@ -46,7 +47,7 @@ def _content(run: Run) -> Iterator[str]:
 
 
 def _again(run: Run) -> str:
-    noisy = [each for each in run.releases if each.plan.allocation != "none"]
+    noisy = [each for each in run.releases if each.noisy]
     same = "On the same machine, with as many threads, the same commands give the same networks"
     if not noisy:
         return f"{same}."

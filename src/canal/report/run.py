@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from canal.errors import DataError, InvalidValueError, ReleaseError
+from canal.errors import DataError, InvalidValueError
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
-from canal.privacy.units import Unit
-from canal.release.calibration import CalibratedPlan, finite_or_none
-from canal.release.digits import number
 from canal.release.manifest import FORMAT, MANIFEST
-from canal.release.plan import Plan
-from canal.release.store import Release
-from canal.release.verification import check_statement
 from canal.report.attack import Attack, read_attack
 from canal.report.evidence import Evidence, read_evidence
+from canal.report.published import Published, PublishedAdapters, PublishedFeatures
 from canal.report.scores import SCORES, read_scores
 from canal.teachers.evaluate import Score
 from canal.teachers.folder import SETTINGS
 
 COMMANDS = "commands.txt"
-ALLOCATIONS = {"canal": "CANAL", "uniform": "Uniform", "reverse": "Reverse", "none": "No noise"}
 # Attacks are small; a larger file is somebody's data.
 MOST_BYTES = 2**24
 
@@ -66,81 +58,6 @@ class Network:
     def dice(self) -> dict[str, float]:
         """By image."""
         return {score.id: score.dice for score in self.scores or ()}
-
-
-@dataclass(frozen=True, eq=False)
-class Published:
-    """A release of the run.
-
-    Args:
-        where: its folder, within the run.
-        release: as its reader opens it.
-    """
-
-    where: str
-    release: Release
-
-    @classmethod
-    def open(cls, folder: Path, where: str) -> Published:
-        """Open a folder, and refuse a statement that does not follow from its plan."""
-        found = cls(where, Release.open(folder))
-        found.calibrated  # noqa: B018  # derived here, so that nobody shows what is forged
-        return found
-
-    @property
-    def plan(self) -> Plan:
-        """What was asked for."""
-        return self.release.plan
-
-    @cached_property
-    def digest(self) -> str:
-        """Of its manifest."""
-        return self.release.manifest.digest
-
-    @property
-    def name(self) -> str:
-        """What was asked for, in a few words."""
-        plan = self.plan
-        if plan.allocation == "none":
-            return ALLOCATIONS["none"]
-        return f"{ALLOCATIONS[plan.allocation]}, {plan.unit}’s ε = {number(plan.epsilon)}"
-
-    @property
-    def stamp(self) -> str:
-        """The warning on what protects nobody; empty otherwise."""
-        return str(self.release.statement["stamp"])
-
-    def epsilon(self, unit: Unit) -> float | None:
-        """What is promised; None for nothing."""
-        found = self.release.statement["guarantee"][unit]["epsilon"]
-        return None if found is None else float(found)
-
-    def epsilon_if_secret(self, unit: Unit) -> float | None:
-        """What would be promised, had the noise of a research run come from a secret."""
-        plan = self.plan
-        found = self.calibrated.guarantee.epsilon(plan.delta, unit, plan.conversion)
-        return finite_or_none(found)
-
-    def evenly(self, releases: Iterable[Published]) -> Published | None:
-        """The release that spread the same budget evenly; None beside one that did so itself."""
-        if self.plan.allocation == "uniform":
-            return None
-        even = replace(self.plan, allocation="uniform")
-        return next((each for each in releases if each.plan == even), None)
-
-    @cached_property
-    def calibrated(self) -> CalibratedPlan:
-        """Derived again, not believed.
-
-        Raises:
-            ReleaseError: something does not follow.
-        """
-        try:
-            return check_statement(self.release.manifest)
-        except ReleaseError as error:
-            raise ReleaseError(
-                f"{self.release.path}: {error}; see `canal release verify`"
-            ) from error
 
 
 @dataclass(frozen=True)
@@ -202,6 +119,16 @@ class Run:
         """The release of this digest, if it is in the run."""
         return next((each for each in self.releases if each.digest == digest), None)
 
+    @property
+    def features(self) -> tuple[PublishedFeatures, ...]:
+        """The releases of features."""
+        return tuple(each for each in self.releases if isinstance(each, PublishedFeatures))
+
+    @property
+    def adapters(self) -> tuple[PublishedAdapters, ...]:
+        """The releases of adapters."""
+        return tuple(each for each in self.releases if isinstance(each, PublishedAdapters))
+
     def having(self, role: str) -> tuple[Network, ...]:
         """All networks of one role."""
         return tuple(network for network in self.networks if network.role == role)
@@ -235,12 +162,3 @@ def _is_release(path: Path) -> bool:
         return True
     family = FORMAT.partition("/")[0]
     return isinstance(content, dict) and str(content.get("format")).startswith(family)
-
-
-def names(releases: Sequence[Published]) -> dict[str, str]:
-    """What to call each release, by its folder; two that were asked for alike have it added."""
-    twice = Counter(each.name for each in releases)
-    return {
-        each.where: f"{each.name} ({each.where})" if twice[each.name] > 1 else each.name
-        for each in releases
-    }

@@ -8,7 +8,7 @@ from html import escape
 STYLE = """
 header h1 { margin-bottom: 1.75rem; } h1 span { max-width: 24rem; }
 .lede { margin-bottom: .6rem; }
-.forest th, .forest td { vertical-align: middle; }
+.forest th, .forest td { vertical-align: middle; } .forest th small { white-space: normal; }
 .plot { width: 40%; min-width: 9rem; } tbody .plot { padding-top: 0; padding-bottom: 0; }
 .whiskers { width: 100%; height: 2.9rem; overflow: visible; }
 .whiskers .range { stroke: var(--accent); stroke-width: 2.5; stroke-linecap: round; }

@@ -1,0 +1,193 @@
+"""Releases of a run, of features or of adapters: what a page says of either, in the same words."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from canal.adapters.kinds import AnyRelease, open_release
+from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
+from canal.adapters.store import AdapterRelease
+from canal.adapters.verification import check_statement as check_adapters
+from canal.errors import ReleaseError
+from canal.privacy.units import UNITS, Unit
+from canal.release.calibration import CalibratedPlan, finite_or_none
+from canal.release.digits import number
+from canal.release.manifest import Manifest
+from canal.release.plan import Plan
+from canal.release.store import Release
+from canal.release.verification import check_statement as check_features
+
+ALLOCATIONS = {"canal": "CANAL", "uniform": "Uniform", "reverse": "Reverse", "none": "No noise"}
+SPREADS = {"flat": "", "ellipsoid": " (ellipsoid)", "channels": " (by channel)"}
+
+Derived = TypeVar("Derived", CalibratedPlan, CalibratedAdapterPlan)
+
+
+@dataclass(frozen=True, eq=False)
+class Published(ABC):
+    """A release of the run.
+
+    Args:
+        where: its folder, within the run.
+        release: as its reader opens it.
+    """
+
+    where: str
+    release: AnyRelease
+
+    # What it promises anything to; and, of those, what stands for a patient in one number.
+    units: ClassVar[tuple[Unit, ...]]
+    patient: ClassVar[Unit]
+
+    @staticmethod
+    def open(folder: Path, where: str) -> Published:
+        """Open a folder, and refuse a statement that does not follow from its plan."""
+        opened = open_release(folder)
+        found: Published = (
+            PublishedAdapters(where, opened)
+            if isinstance(opened, AdapterRelease)
+            else PublishedFeatures(where, opened)
+        )
+        found.calibrated  # noqa: B018  # derived here, so that nobody shows what is forged
+        return found
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What was asked for, in a few words."""
+
+    @property
+    @abstractmethod
+    def calibrated(self) -> CalibratedPlan | CalibratedAdapterPlan:
+        """Derived again, not believed.
+
+        Raises:
+            ReleaseError: something does not follow.
+        """
+
+    @property
+    def plan(self) -> Plan | AdapterPlan:
+        """What was asked for."""
+        return self.release.plan
+
+    @cached_property
+    def digest(self) -> str:
+        """Of its manifest."""
+        return self.release.manifest.digest
+
+    @property
+    def noisy(self) -> bool:
+        """Whether any noise was added."""
+        return self.plan.allocation != "none"
+
+    @property
+    def stamp(self) -> str:
+        """The warning on what protects nobody; empty otherwise."""
+        return str(self.release.statement["stamp"])
+
+    def promise(self, unit: Unit) -> dict[str, Any]:
+        """What the statement says to one of its units."""
+        found: dict[str, Any] = self.release.statement["guarantee"][unit]
+        return found
+
+    def epsilon(self, unit: Unit) -> float | None:
+        """What is promised to one of its units; None for nothing."""
+        found = self.promise(unit)["epsilon"]
+        return None if found is None else float(found)
+
+    def epsilon_if_secret(self, unit: Unit) -> float | None:
+        """What would be promised, had the noise of a research run come from a secret."""
+        plan = self.plan
+        found = self.calibrated.guarantee.epsilon(plan.delta, unit, plan.conversion)
+        return finite_or_none(found)
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedFeatures(Published):
+    """Features of the recipient's queries; a patient is added, removed or replaced at one cost."""
+
+    release: Release
+    units = UNITS
+    patient = "patient"
+
+    @property
+    def plan(self) -> Plan:
+        """What was asked for."""
+        return self.release.plan
+
+    @property
+    def name(self) -> str:
+        """The allocation, and whose epsilon was asked for."""
+        plan = self.plan
+        if not self.noisy:
+            return ALLOCATIONS["none"]
+        return f"{ALLOCATIONS[plan.allocation]}, {plan.unit}’s ε = {number(plan.epsilon)}"
+
+    def evenly(self, releases: Iterable[Published]) -> PublishedFeatures | None:
+        """The release that spread the same budget evenly; None beside one that did so itself."""
+        if self.plan.allocation == "uniform":
+            return None
+        even = replace(self.plan, allocation="uniform")
+        return next(
+            (
+                each
+                for each in releases
+                if isinstance(each, PublishedFeatures) and each.plan == even
+            ),
+            None,
+        )
+
+    @cached_property
+    def calibrated(self) -> CalibratedPlan:
+        """See `Published`."""
+        return _derived(self.release, check_features)
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedAdapters(Published):
+    """Parameters that patients taught; one who is added or removed pays less than one replaced."""
+
+    release: AdapterRelease
+    units = tuple(DISTANCE)
+    patient = "membership"
+
+    @property
+    def plan(self) -> AdapterPlan:
+        """What was asked for."""
+        return self.release.plan
+
+    @property
+    def name(self) -> str:
+        """That they are adapters, and a patient's epsilon that was asked for."""
+        plan = self.plan
+        if not self.noisy:
+            return "CANAL adapters, no noise"
+        whose = "replaced patient’s " if plan.unit == "patient" else ""
+        return f"CANAL adapters{SPREADS[plan.allocation]}, {whose}ε = {number(plan.epsilon)}"
+
+    @cached_property
+    def calibrated(self) -> CalibratedAdapterPlan:
+        """See `Published`."""
+        return _derived(self.release, check_adapters)
+
+
+def names(releases: Sequence[Published]) -> dict[str, str]:
+    """What to call each release, by its folder; two that were asked for alike have it added."""
+    twice = Counter(each.name for each in releases)
+    return {
+        each.where: f"{each.name} ({each.where})" if twice[each.name] > 1 else each.name
+        for each in releases
+    }
+
+
+def _derived(release: AnyRelease, check: Callable[[Manifest], Derived]) -> Derived:
+    try:
+        return check(release.manifest)
+    except ReleaseError as error:
+        raise ReleaseError(f"{release.path}: {error}; see `canal release verify`") from error
