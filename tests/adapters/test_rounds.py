@@ -136,7 +136,7 @@ def test_nothing_private_is_published_or_left(places, make_release, sites):
     claim = (place.private / "claim.json").read_bytes()
     assert all(each.hex().encode() in claim for each in digests)  # so this search finds them
     assert sorted(path.name for path in place.private.iterdir()) == [
-        *("claim.json", "finished", "lock", "mechanism.json"),
+        *("claim.json", "finished", "lock", "mechanism.json", "public.json"),
     ]
     for path in [*place.out.iterdir(), *place.private.iterdir()]:
         assert secret not in path.read_bytes()
@@ -544,3 +544,24 @@ def test_noise_that_protects_somebody_is_never_paired(places, make_cohorts, shar
 def test_sites_of_this_process_are_charged_to_some_ledger(places, make_cohorts, shared, make_plan):
     with pytest.raises(ReleaseError, match="no ledger of their own"):
         aggregate(places().out, make_cohorts(), shared().start, make_plan())
+
+
+def test_numbers_that_were_measured_again_in_other_bits_are_not_taken(places, make_release, shared):
+    """Other threads, another machine: a release that was begun is finished with its own numbers."""
+    place = places()
+
+    def stop(told):
+        raise Killed
+
+    with pytest.raises(Killed):
+        make_release(place.out, ledger=place.ledger, report=stop)
+    real = shared().start
+    other = replace(real.public, length=real.public.length * (1 + 1e-9))
+    object.__setattr__(shared(), "start", replace(real, public=other))
+    try:
+        release = make_release(place.out, ledger=place.ledger)
+    finally:
+        object.__setattr__(shared(), "start", real)
+    assert release.manifest.statistics["length"] == real.public.length
+    assert len({key for key, *_ in place.charges()}) == 1
+    assert set(place.charges().values()) == {1}

@@ -84,6 +84,7 @@ def test_what_it_says_is_for_people(home):
     assert all(len(line) <= 80 for line in lines[table : table + 1 + len(ARMS)])
 
 
+@pytest.mark.slow
 def test_typed_again_it_changes_nothing(home):
     """Networks and releases are found finished; nothing is paid twice."""
     out = home / "canal-demo"

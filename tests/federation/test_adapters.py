@@ -59,17 +59,23 @@ def order(make_order):
     return made
 
 
-@pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
+BASIS, COUNTED = {"directions": 9}, {"count": 0.05, "allocation": "channels"}
+
+
 @pytest.mark.parametrize(
-    "plan",
-    [PLAN | {"directions": 9}, PLAN | {"count": 0.05, "allocation": "channels"}],
-    ids=["basis", "counted"],
+    ("trust", "more"),
+    [
+        ("secure-sum", BASIS),
+        pytest.param("trusted", BASIS, marks=pytest.mark.slow),
+        pytest.param("secure-sum", COUNTED, marks=pytest.mark.slow),
+        ("trusted", COUNTED),
+    ],
 )
 def test_it_is_byte_for_byte_the_release_of_one_process(
-    make, order, cohorts, tmp_path, trust, plan
+    make, order, cohorts, tmp_path, trust, more
 ):
     hospitals = make(research=True, trust=["trusted", "secure-sum"])
-    asked = order(plan=plan, trust=trust, seed=5)
+    asked = order(plan=PLAN | more, trust=trust, seed=5)
     made = run(asked, hospitals.transport)
     assert isinstance(made, AdapterRelease)
     assert files(made.path) == files(
@@ -78,7 +84,7 @@ def test_it_is_byte_for_byte_the_release_of_one_process(
     assert not any(hospitals.charges(name) for name in SITES)
 
 
-@pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
+@pytest.mark.parametrize("trust", [pytest.param("trusted", marks=pytest.mark.slow), "secure-sum"])
 def test_a_private_release_charges_every_site_once(make, order, trust):
     hospitals = make(trust=[trust])
     asked = order(trust=trust)
@@ -112,6 +118,7 @@ class Faulty:
         return answers
 
 
+@pytest.mark.slow
 def test_stopped_at_every_question_it_comes_to_the_same_bytes(make, order):
     """All processes are started anew each time; sites say again what they said."""
     plan = PLAN | {"count": 0.05}

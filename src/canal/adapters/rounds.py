@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.public import Public
 from canal.adapters.statement import facts_of, noise_source, stamp, state
-from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease, write_basis
+from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease, read_basis, write_basis
 from canal.adapters.update import Trajectory, UpdateSettings
 from canal.errors import ReleaseError
 from canal.files import replace_file
@@ -72,6 +72,7 @@ class Start:
         public: scales and bounds.
         update: how the next network follows from a sum.
         augment: images are varied from round to round.
+        measured: digest of all that the public numbers were measured with; empty if unknown.
     """
 
     values: Tensor
@@ -79,6 +80,7 @@ class Start:
     public: Public
     update: UpdateSettings
     augment: bool = True
+    measured: str = ""
 
 
 def train(
@@ -155,6 +157,9 @@ def aggregate(
         raise ReleaseError("noise that protects somebody is never drawn twice; give a seed")
     if len(cohorts.names) != plan.sites:
         raise ReleaseError(f"the plan is for {plan.sites} sites; there are {len(cohorts.names)}")
+    workspace = Workspace(Path(out))
+    with telling(workspace):
+        start = settled(workspace, start)
     noise = SECRET if seed is None else f"seed {seed}{', paired' if paired else ''}"
     agreement = AdapterAgreement(
         plan,
@@ -166,7 +171,6 @@ def aggregate(
         noise,
     )
     claim = agreement.to_json() | {"patients": cohorts.claims}
-    workspace = Workspace(Path(out))
     with telling(workspace), workspace.open(claim):
         if not workspace.is_published():
             secret = secret_of(workspace, seed)
@@ -184,6 +188,29 @@ def aggregate(
         cohorts.finish(release.manifest)
         workspace.finish()
     return release
+
+
+def settled(workspace: Workspace, start: Start) -> Start:
+    """The start of an earlier run in this place, if it measured the same; else this one, kept.
+
+    Measured again with other threads or on another machine, public numbers differ in their last
+    bits, and a release that was paid for could not be finished.
+    """
+    if not start.measured:
+        return start
+    path = workspace.private / "public.json"
+    if not path.is_file():
+        workspace.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if start.public.basis is not None:
+            write_basis(path.parent, start.public.basis)
+        kept = {"measured": start.measured, "public": start.public.to_json()}
+        replace_file(path, json.dumps(kept).encode())
+    kept = json.loads(path.read_bytes())
+    if kept["measured"] != start.measured:
+        return start
+    basis = read_basis(path.parent) if start.public.basis is not None else None
+    public = Public.from_json(kept["public"], start.public.channels, basis)
+    return replace(start, public=public)
 
 
 @dataclass(frozen=True)

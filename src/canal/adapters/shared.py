@@ -16,6 +16,7 @@ from canal.adapters.public import Public, measure
 from canal.adapters.rounds import Start
 from canal.adapters.update import UpdateSettings
 from canal.errors import DataError
+from canal.release.agreement import digest
 from canal.teachers.run import load_initialisation
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ def share(
         public,
         UpdateSettings() if update is None else update,
         augment,
+        digest(
+            [
+                *(about.initialisation, asked.digest, adapter.to_json()),
+                *(allocation, directions, augment, chunk),
+            ]
+        ).hex(),
     )
     return Shared(network, coordinates, start)
 
