@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Two processes test at a time, each with one thread: the same bits every time.
+ONE    := OMP_NUM_THREADS=1
 
 .PHONY: demo test test-all lint types bench format clean browser
 
@@ -11,10 +13,10 @@ demo: $(READY)  ## three invented hospitals, from scans to a report; three to fo
 	$(BIN)/canal demo
 
 test: lint types browser  ## lint, type-check, test
-	$(BIN)/pytest -n 2 --dist loadscope -m "not slow and not data"
+	$(ONE) $(BIN)/pytest -n 2 --dist loadscope -m "not slow and not data"
 
 test-all: lint types browser  ## everything, the slow and the data-dependent tests too
-	$(BIN)/pytest -n 2 --dist loadscope
+	$(ONE) $(BIN)/pytest -n 2 --dist loadscope
 
 lint: $(READY)
 	$(BIN)/ruff check .

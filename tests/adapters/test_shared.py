@@ -26,8 +26,11 @@ def test_rounds_start_from_the_initialisation(shared, init):
 
 def test_the_same_images_measure_the_same(init, recipient, shared):
     for allocation in ("flat", "ellipsoid", "channels"):
-        again = share(init, recipient, Adapter(), allocation, chunk=4)
-        assert again.start.public.to_json() == shared(allocation).start.public.to_json()
+        again = share(init, recipient, Adapter(), allocation, chunk=4).start.public
+        first = shared(allocation).start.public
+        # Several threads may differ in the last bits; that is why a release keeps its numbers.
+        for name in ("scales", "bounds", "weights", "length"):
+            assert getattr(again, name) == pytest.approx(getattr(first, name), rel=1e-5)
 
 
 def test_by_hand_without_augmentation(init, recipient, gradients, shared):
