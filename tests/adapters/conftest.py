@@ -1,8 +1,11 @@
 """What the tests of adapters share: synthetic patients, and a network that all sites know."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+from adapters.place import Place
 from canal.adapters.adapter import Adapter
 from canal.adapters.plan import AdapterPlan
 from canal.data.cache import Arrays
@@ -145,3 +148,10 @@ def make_release(shared, make_plan, make_cohorts):
         )
 
     return make
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A new place each time it is called."""
+    numbers = itertools.count()
+    return lambda: Place(tmp_path / f"place-{next(numbers)}")

@@ -8,6 +8,7 @@
 `plan`         what is asked for, and what it costs
 `mechanism`    sums as integers, with integer noise
 `patients`     those of one site, and what they add
+`start`        where the rounds begin
 `rounds`       claims, pays, asks round after round, publishes
 `update`       from published sums to the next network
 `store`        a release as its reader sees it

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.update import UpdateSettings
 from canal.errors import InvalidValueError
-from canal.release.agreement import SECRET, digest
-from canal.release.noise import Noise
-
-if TYPE_CHECKING:
-    from canal.privacy.randomness import Secret
+from canal.release.agreement import Binding
 
 
 @dataclass(frozen=True)
-class AdapterAgreement:
+class AdapterAgreement(Binding):
     """What a release will be.
 
     Args:
@@ -37,11 +32,6 @@ class AdapterAgreement:
     update: UpdateSettings
     augment: bool
     noise: str
-
-    @property
-    def private(self) -> bool:
-        """Whether its noise is to protect anybody."""
-        return self.noise == SECRET and self.plan.allocation != "none"
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -69,18 +59,3 @@ class AdapterAgreement:
             values["augment"],
             str(values["noise"]),
         )
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Of all of it."""
-        return digest(self.to_json())
-
-    def noise_of_site(self, secret: Secret, claim: list[str], paired: bool = False) -> Noise:
-        """A site's noise under this agreement: bound to it, and to the site's own patients.
-
-        Args:
-            secret: of the site.
-            claim: what determines what its patients add; private.
-            paired: for the arms of an experiment.
-        """
-        return Noise(secret, (self.digest, digest(claim)), paired)

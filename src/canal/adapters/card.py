@@ -76,7 +76,7 @@ def _charts(statement: dict[str, Any]) -> str:
         return ""
     title = "What the rounds cost, one after the other"
     drawn: dict[str, list[Point]] = {
-        unit: [(row["rounds"], row[unit]) for row in rows] for unit in NAMES
+        name: [(row["rounds"], row[unit]) for row in rows] for unit, name in NAMES.items()
     }
     last = rows[-1]["rounds"]
     here = (last, f"this release: {number(last)}")

@@ -16,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +28,10 @@ from canal.adapters.charges import charges, covers
 from canal.adapters.cohorts import Cohorts, LocalCohorts
 from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
 from canal.adapters.plan import AdapterPlan
-from canal.adapters.public import Public
+from canal.adapters.start import Start, settled
 from canal.adapters.statement import facts_of, noise_source, stamp, state
-from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease, read_basis, write_basis
-from canal.adapters.update import Trajectory, UpdateSettings
+from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease, write_basis
+from canal.adapters.update import Trajectory
 from canal.errors import ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Ledger
@@ -39,12 +39,16 @@ from canal.privacy.randomness import SAMPLER, Secret
 from canal.release.agreement import SECRET, digest
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.noise import Noise
-from canal.release.publication import check_unpublished, commit, paid, secret_of, telling
+from canal.release.publication import (
+    check_protection,
+    check_unpublished,
+    commit,
+    paid,
+    secret_of,
+    telling,
+)
 from canal.release.shard import Shard, describe_shard, shard_name, write_shard
 from canal.release.workspace import Workspace
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -60,27 +64,6 @@ class Told:
     number: int
     rounds: int
     epsilon: float | None
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where rounds begin; all of it public.
-
-    Args:
-        values: of the adapter's parameters, `[d]`.
-        initialisation: digest of the whole network.
-        public: scales and bounds.
-        update: how the next network follows from a sum.
-        augment: images are varied from round to round.
-        measured: digest of all that the public numbers were measured with; empty if unknown.
-    """
-
-    values: Tensor
-    initialisation: str
-    public: Public
-    update: UpdateSettings
-    augment: bool = True
-    measured: str = ""
 
 
 def train(
@@ -108,19 +91,7 @@ def train(
     """
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
-    if plan.trust == "secure-sum" and seed is None:
-        raise ReleaseError(
-            "sites in one process have nothing to hide from it; a secure sum is for sites that are "
-            "apart (`canal federation`), or give a seed to rehearse it"
-        )
-    if plan.allocation == "none" and not not_private:
-        raise ReleaseError(
-            "allocation none adds no noise and protects nobody; say --not-private if that is meant"
-        )
-    if seed is None and plan.allocation != "none" and ledger is None:
-        raise ReleaseError(
-            "a private release is charged to a ledger; give one, or a seed for a research run"
-        )
+    check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
     cohorts.check(start.augment)
     return aggregate(
         out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
@@ -188,29 +159,6 @@ def aggregate(
         cohorts.finish(release.manifest)
         workspace.finish()
     return release
-
-
-def settled(workspace: Workspace, start: Start) -> Start:
-    """The start of an earlier run in this place, if it measured the same; else this one, kept.
-
-    Measured again with other threads or on another machine, public numbers differ in their last
-    bits, and a release that was paid for could not be finished.
-    """
-    if not start.measured:
-        return start
-    path = workspace.private / "public.json"
-    if not path.is_file():
-        workspace.private.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if start.public.basis is not None:
-            write_basis(path.parent, start.public.basis)
-        kept = {"measured": start.measured, "public": start.public.to_json()}
-        replace_file(path, json.dumps(kept).encode())
-    kept = json.loads(path.read_bytes())
-    if kept["measured"] != start.measured:
-        return start
-    basis = read_basis(path.parent) if start.public.basis is not None else None
-    public = Public.from_json(kept["public"], start.public.channels, basis)
-    return replace(start, public=public)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from canal.adapters.basis import leading
 from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
-from canal.adapters.rounds import Start
+from canal.adapters.start import Start
 from canal.adapters.update import UpdateSettings
 from canal.errors import DataError
 from canal.release.agreement import digest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from canal.adapters.update import Trajectory, UpdateSettings
 from canal.errors import ReleaseError
 from canal.files import replace_file
 from canal.models.unet import weights_digest
+from canal.release.folder import Folder
 from canal.release.manifest import Manifest
 from canal.release.shard import Shard
 
@@ -50,18 +51,18 @@ def read_basis(folder: Path) -> Tensor:
     return found
 
 
-class AdapterRelease:
-    """What was published; reading it costs nothing, however often.
+class AdapterRelease(Folder):
+    """Noisy sums of all rounds.
 
     Args:
         path: the folder.
         manifest: of the same.
     """
 
+    kind = ADAPTERS
+
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path, self.manifest = path, manifest
-        if manifest.kind != ADAPTERS:
-            raise ReleaseError(f"{path} is a release of {manifest.kind}, not of {ADAPTERS}")
+        super().__init__(path, manifest)
         try:
             self.plan = AdapterPlan.from_json(manifest.plan)
             self.settings = UpdateSettings(**manifest.statistics["update"])
@@ -71,30 +72,6 @@ class AdapterRelease:
                 raise ValueError("a file has a strange name")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ReleaseError(f"{path} has a manifest that contradicts itself: {error}") from error
-
-    @classmethod
-    def open(cls, path: Path | str) -> AdapterRelease:
-        """Open a release folder.
-
-        Raises:
-            ReleaseError: no release, a damaged one, or one of another kind.
-        """
-        return cls(Path(path), Manifest.read(Path(path)))
-
-    @property
-    def digest(self) -> str:
-        """Of the manifest, and by it of everything."""
-        return self.manifest.digest
-
-    @property
-    def private(self) -> bool:
-        """Whether the guarantee of the statement holds; a research run has none."""
-        return self.manifest.private
-
-    @property
-    def statement(self) -> dict[str, Any]:
-        """What is promised to whom."""
-        return self.manifest.statement
 
     def __len__(self) -> int:
         """Rounds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,15 @@ from canal.adapters.update import UpdateSettings
 from canal.errors import ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release.account import price
-from canal.release.digits import short
 from canal.release.manifest import Manifest
-from canal.release.verification import Check, Checks, check_shards, least_energy, same
+from canal.release.verification import (
+    Check,
+    Checks,
+    check_derived,
+    check_shards,
+    derived_again,
+    least_energy,
+)
 
 
 def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
@@ -94,25 +99,18 @@ def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
         raise ReleaseError("sums were divided by another number of patients than was stated")
     calibrated = plan.calibrate(weights)
     facts = facts_of(calibrated, manifest.noise, cohorts)
-    for what, stated, derived in (
-        ("claim to be private", manifest.private, facts.private),
-        ("absence of a charge", manifest.ledger is None, not facts.private),
-        ("mechanism", manifest.mechanism, Mechanism.numbers(calibrated, bounds)),
-        ("statement", manifest.statement, json.loads(json.dumps(state(calibrated, facts)))),
-    ):
-        if not same(stated, derived):
-            raise ReleaseError(f"the {what} does not follow from the plan")
-    if manifest.ledger is not None and not covers(manifest.ledger["charges"], calibrated, cohorts):
-        raise ReleaseError("the charges are not everyone's, or below what the release costs")
+    check_derived(
+        manifest,
+        private=facts.private,
+        mechanism=Mechanism.numbers(calibrated, bounds),
+        statement=state(calibrated, facts),
+        is_covered=lambda made: covers(made, calibrated, cohorts),
+    )
     return calibrated
 
 
 def _statement(manifest: Manifest) -> str:
-    plan = check_statement(manifest).plan
-    if not manifest.private:
-        return str(manifest.statement["stamp"])
-    epsilon = manifest.statement["guarantee"][plan.unit]["epsilon"]
-    return f"derived again: epsilon {epsilon:.6g} at delta {short(plan.delta)}, {plan.relation}"
+    return derived_again(manifest, check_statement(manifest).plan.relation)
 
 
 def _rounds(release: AdapterRelease) -> str:

@@ -36,7 +36,14 @@ from canal.release.mechanism import Mechanism
 from canal.release.noise import Noise
 from canal.release.options import Options
 from canal.release.plan import Plan
-from canal.release.publication import check_unpublished, commit, paid, secret_of, telling
+from canal.release.publication import (
+    check_protection,
+    check_unpublished,
+    commit,
+    paid,
+    secret_of,
+    telling,
+)
 from canal.release.queries import Queries
 from canal.release.rows import make_rows
 from canal.release.shard import ROWS, Shard, describe_shard, shard_name, write_shard
@@ -82,19 +89,7 @@ def create(
     options = Options() if options is None else options
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
-    if plan.trust == "secure-sum" and seed is None:
-        raise ReleaseError(
-            "teachers in one process have nothing to hide from it; a secure sum is for sites that "
-            "are apart (`canal federation`), or give a seed to rehearse it"
-        )
-    if plan.allocation == "none" and not not_private:
-        raise ReleaseError(
-            "allocation none adds no noise and protects nobody; say --not-private if that is meant"
-        )
-    if seed is None and plan.allocation != "none" and ledger is None:
-        raise ReleaseError(
-            "a private release is charged to a ledger; give one, or a seed for a research run"
-        )
+    check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
     sites = LocalSites(ensemble, queries, options)
     return aggregate(out, sites, queries, plan, ledger=ledger, seed=seed, options=options)
 

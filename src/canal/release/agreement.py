@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,40 @@ if TYPE_CHECKING:
     from canal.privacy.randomness import Secret
 
 
+class Binding(ABC):
+    """What an agreement about a release of any kind is good for: it names, and binds noise."""
+
+    plan: Any
+    noise: str
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+
+    @property
+    def private(self) -> bool:
+        """Whether its noise is to protect anybody."""
+        return self.noise == SECRET and self.plan.allocation != "none"
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of all of it."""
+        return digest(self.to_json())
+
+    def noise_of_site(self, secret: Secret, claim: list[str], paired: bool = False) -> Noise:
+        """A site's noise under this agreement: bound to it, and to what the site speaks from.
+
+        Args:
+            secret: of the site.
+            claim: what determines what the site says; private.
+            paired: for the arms of an experiment.
+        """
+        return Noise(secret, (self.digest, digest(claim)), paired)
+
+
 @dataclass(frozen=True)
-class Agreement:
-    """What a release will be.
+class Agreement(Binding):
+    """What a release of features will be.
 
     Args:
         plan: what is asked for.
@@ -34,11 +66,6 @@ class Agreement:
     layer: str
     queries: tuple[tuple[str, str], ...]
     noise: str
-
-    @property
-    def private(self) -> bool:
-        """Whether its noise is to protect anybody."""
-        return self.noise == SECRET and self.plan.allocation != "none"
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -62,21 +89,6 @@ class Agreement:
             tuple((str(name), str(content)) for name, content in values["queries"].items()),
             str(values["noise"]),
         )
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Of all of it."""
-        return digest(self.to_json())
-
-    def noise_of_site(self, secret: Secret, claim: list[str], paired: bool = False) -> Noise:
-        """A site's noise under this agreement: bound to it, and to the site's own teacher.
-
-        Args:
-            secret: of the site.
-            claim: what determines its teacher's features; private.
-            paired: for the arms of an experiment.
-        """
-        return Noise(secret, (self.digest, digest(claim)), paired)
 
 
 SECRET = "secret"  # noqa: S105  # the word, not one

@@ -9,6 +9,7 @@ from typing import Any
 from canal.errors import LedgerError, ReleaseError
 from canal.privacy.ledger import Charge, Ledger
 from canal.privacy.randomness import Secret
+from canal.release.conditions import Noisy
 from canal.release.manifest import Manifest
 from canal.release.workspace import Workspace
 
@@ -23,6 +24,32 @@ def telling(workspace: Workspace) -> Iterator[None]:
             f"cannot write {error.filename or workspace.out}: {error.strerror or error}; mend that "
             "and run the same command again: it goes on where it stopped, and pays nothing twice"
         ) from error
+
+
+def check_protection(
+    plan: Noisy, *, seed: int | None, ledger: Ledger | None, not_private: bool
+) -> None:
+    """Refuse a release of sites in this process that protects nobody, or charges nobody, silently.
+
+    Args:
+        plan: of any kind.
+        seed: of a research run.
+        ledger: to be charged.
+        not_private: whether it was said that nobody is to be protected.
+    """
+    if plan.trust == "secure-sum" and seed is None:
+        raise ReleaseError(
+            "sites in one process have nothing to hide from it; a secure sum is for sites that are "
+            "apart (`canal federation`), or give a seed to rehearse it"
+        )
+    if plan.allocation == "none" and not not_private:
+        raise ReleaseError(
+            "allocation none adds no noise and protects nobody; say --not-private if that is meant"
+        )
+    if seed is None and plan.allocation != "none" and ledger is None:
+        raise ReleaseError(
+            "a private release is charged to a ledger; give one, or a seed for a research run"
+        )
 
 
 def secret_of(workspace: Workspace, seed: int | None) -> Secret:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, ReleaseError
+from canal.release.folder import Folder
 from canal.release.manifest import Manifest
 from canal.release.plan import Plan
 from canal.release.shard import Shard, Stored
@@ -25,19 +26,18 @@ if TYPE_CHECKING:
 FEATURES = "features"
 
 
-class Release:
-    """What was published, once; reading it costs nothing, however often.
+class Release(Folder):
+    """Features of queries.
 
     Args:
         path: the folder.
         manifest: of the same.
     """
 
+    kind = FEATURES
+
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
-        self.manifest = manifest
-        if manifest.kind != FEATURES:
-            raise ReleaseError(f"{path} is a release of {manifest.kind}, not of {FEATURES}")
+        super().__init__(path, manifest)
         try:
             self.plan = Plan.from_json(manifest.plan)
             numbers = manifest.mechanism
@@ -62,34 +62,10 @@ class Release:
             raise ReleaseError(f"{path} has a manifest that contradicts itself: {error}") from error
         self._mapped: dict[int, Stored] = {}
 
-    @classmethod
-    def open(cls, path: Path | str) -> Release:
-        """Open a release folder.
-
-        Raises:
-            ReleaseError: no release, or a damaged one.
-        """
-        return cls(Path(path), Manifest.read(Path(path)))
-
     @property
     def ids(self) -> tuple[str, ...]:
         """Every query, in order."""
         return tuple(self._where)
-
-    @property
-    def digest(self) -> str:
-        """Of the manifest, and by it of everything."""
-        return self.manifest.digest
-
-    @property
-    def private(self) -> bool:
-        """Whether the guarantee of the statement holds; a research run has none."""
-        return self.manifest.private
-
-    @property
-    def statement(self) -> dict[str, Any]:
-        """What is promised to whom."""
-        return self.manifest.statement
 
     def __len__(self) -> int:
         return len(self._where)

@@ -228,25 +228,59 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
         lattice_step=mechanism.lattice.step,
         cohorts=cohorts,
     )
-    for what, stated, derived in (
-        ("claim to be private", manifest.private, private),
-        ("absence of a charge", manifest.ledger is None, not private),
-        ("mechanism", manifest.mechanism, mechanism.to_json()),
-        ("statement", manifest.statement, json.loads(json.dumps(state(calibrated, facts)))),
-    ):
-        if not same(stated, derived):
-            raise ReleaseError(f"the {what} does not follow from the plan")
-    if manifest.ledger is not None and not covers(manifest.ledger["charges"], calibrated, cohorts):
-        raise ReleaseError("the charges are not everyone's, or below what the release costs")
+    check_derived(
+        manifest,
+        private=private,
+        mechanism=mechanism.to_json(),
+        statement=state(calibrated, facts),
+        is_covered=lambda made: covers(made, calibrated, cohorts),
+    )
     return calibrated
 
 
+def check_derived(
+    manifest: Manifest,
+    *,
+    private: bool,
+    mechanism: dict[str, Any],
+    statement: dict[str, Any],
+    is_covered: Callable[[list[dict[str, Any]]], bool],
+) -> None:
+    """Refuse a manifest that states anything else than what was derived from its plan.
+
+    Args:
+        manifest: of a release of any kind.
+        private: whether its noise protects anybody.
+        mechanism: that follows from plan and statistics.
+        statement: that follows from those.
+        is_covered: whether charges pay for it.
+
+    Raises:
+        ReleaseError: something does not follow.
+    """
+    for what, stated, derived in (
+        ("claim to be private", manifest.private, private),
+        ("absence of a charge", manifest.ledger is None, not private),
+        ("mechanism", manifest.mechanism, mechanism),
+        ("statement", manifest.statement, json.loads(json.dumps(statement))),
+    ):
+        if not same(stated, derived):
+            raise ReleaseError(f"the {what} does not follow from the plan")
+    if manifest.ledger is not None and not is_covered(manifest.ledger["charges"]):
+        raise ReleaseError("the charges are not everyone's, or below what the release costs")
+
+
 def _statement(manifest: Manifest) -> str:
-    plan = check_statement(manifest).plan
+    return derived_again(manifest, f"unit {check_statement(manifest).plan.unit}")
+
+
+def derived_again(manifest: Manifest, whose: str) -> str:
+    """What a checked statement says, in a line; the stamp where nobody is protected."""
+    said = manifest.statement
     if not manifest.private:
-        return str(manifest.statement["stamp"])
-    epsilon = manifest.statement["guarantee"][plan.unit]["epsilon"]
-    return f"derived again: epsilon {epsilon:.6g} at delta {short(plan.delta)}, unit {plan.unit}"
+        return str(said["stamp"])
+    epsilon = said["guarantee"][said["unit"]]["epsilon"]
+    return f"derived again: epsilon {epsilon:.6g} at delta {short(said['delta'])}, {whose}"
 
 
 def _noise(release: Release) -> str:

@@ -1,0 +1,60 @@
+"""Where rounds begin, and that they begin there again when they were stopped; all of it public."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from canal.adapters.public import Public
+from canal.adapters.store import read_basis, write_basis
+from canal.adapters.update import UpdateSettings
+from canal.files import replace_file
+from canal.release.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where rounds begin; all of it public.
+
+    Args:
+        values: of the adapter's parameters, `[d]`.
+        initialisation: digest of the whole network.
+        public: scales and bounds.
+        update: how the next network follows from a sum.
+        augment: images are varied from round to round.
+        measured: digest of all that the public numbers were measured with; empty if unknown.
+    """
+
+    values: Tensor
+    initialisation: str
+    public: Public
+    update: UpdateSettings
+    augment: bool = True
+    measured: str = ""
+
+
+def settled(workspace: Workspace, start: Start) -> Start:
+    """The start of an earlier run in this place, if it measured the same; else this one, kept.
+
+    Measured again with other threads or on another machine, public numbers differ in their last
+    bits, and a release that was paid for could not be finished.
+    """
+    if not start.measured:
+        return start
+    path = workspace.private / "public.json"
+    if not path.is_file():
+        workspace.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if start.public.basis is not None:
+            write_basis(path.parent, start.public.basis)
+        kept = {"measured": start.measured, "public": start.public.to_json()}
+        replace_file(path, json.dumps(kept).encode())
+    kept = json.loads(path.read_bytes())
+    if kept["measured"] != start.measured:
+        return start
+    basis = read_basis(path.parent) if start.public.basis is not None else None
+    public = Public.from_json(kept["public"], start.public.channels, basis)
+    return replace(start, public=public)

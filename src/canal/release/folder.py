@@ -1,0 +1,49 @@
+"""A published folder, whatever it holds: a manifest that proves itself, and what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from canal.errors import ReleaseError
+from canal.release.manifest import Manifest
+
+
+class Folder:
+    """What was published, once; reading it costs nothing, however often.
+
+    Args:
+        path: the folder.
+        manifest: of the same.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        if manifest.kind != self.kind:
+            raise ReleaseError(f"{path} is a release of {manifest.kind}, not of {self.kind}")
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open a release folder.
+
+        Raises:
+            ReleaseError: no release, a damaged one, or one of another kind.
+        """
+        return cls(Path(path), Manifest.read(Path(path)))
+
+    @property
+    def digest(self) -> str:
+        """Of the manifest, and by it of everything."""
+        return self.manifest.digest
+
+    @property
+    def private(self) -> bool:
+        """Whether the guarantee of the statement holds; a research run has none."""
+        return self.manifest.private
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """What is promised to whom."""
+        return self.manifest.statement
