@@ -1,4 +1,4 @@
-"""Gradients of every image on its own: against a naive loop, and nobody in anybody else's."""
+"""Gradients of every image on its own: against a naive loop."""
 
 import copy
 
@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from adapters.pictures import pictures
 from canal.adapters.adapter import Adapter
-from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.gradients import Gradients
 from canal.errors import InvalidValueError
 from canal.models.loss import task_loss
 from canal.models.unet import UNetArchitecture
@@ -41,13 +42,6 @@ def assert_same(network, images, masks, loss, names=None):
         # A bias before a norm has the gradient zero: there, nine digits of nothing are noise.
         allowed = 1e-9 * torch.maximum(theirs.norm(dim=1), 1e-5 * whole)
         assert ((mine - theirs).norm(dim=1) <= allowed).all(), name
-
-
-def pictures(count, size=(32, 32), channels=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.rand(count, channels, *size, generator=generator) * 2 - 1
-    masks = (torch.rand(count, 1, *size, generator=generator) > 0.7).float()
-    return images, masks
 
 
 @pytest.mark.parametrize("norm", ["instance", "group"])
@@ -215,13 +209,18 @@ def test_some_parameters_in_any_order():
     assert_same(network, images, masks, task_loss, names)
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_opacus_says_the_same():
-    grad_sample = pytest.importorskip("opacus.grad_sample")
+    from opacus import grad_sample
+
     network = UNetArchitecture(base_channels=8).build(seed=0).double()
     images, masks = (each.double() for each in pictures(3))
     names = [name for name, _ in network.named_parameters()]
     mine = Gradients(network, names)(images, masks)
-    theirs = grad_sample.GradSampleModule(copy.deepcopy(network), loss_reduction="sum")
+    # Opacus 1.6 reads images as if their last axis were the last in memory; with channels last, as
+    # our networks have them, its gradients of convolutions are wrong, and it does not say so.
+    plain = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+    theirs = grad_sample.GradSampleModule(plain, loss_reduction="sum")
     task_loss(theirs(images), masks).sum().backward()
     found = dict(theirs._module.named_parameters())
     want = torch.cat([found[name].grad_sample.flatten(1) for name in names], dim=1)
@@ -270,88 +269,3 @@ def test_names_that_are_not_there():
         Gradients(network, ["weight", "wieght"])
     with pytest.raises(InvalidValueError, match="name a parameter"):
         Gradients(network, [])
-
-
-def unet_gradients():
-    network = UNetArchitecture(base_channels=8).build(seed=0)
-    return Gradients(network, Adapter().install(network).names)
-
-
-@pytest.mark.parametrize("chunk", [1, 4, 16])
-def test_rows_of_our_network_are_independent(chunk):
-    check_rows(unet_gradients(), *pictures(chunk))
-
-
-class Mixed(nn.Module):
-    """Lets every image into every other: what a batch norm does while it trains."""
-
-    def __init__(self, share):
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 1, 3, padding=1)
-        self.share = share
-
-    def forward(self, images):
-        between = self.first(images).relu()
-        return self.last(between - self.share * between.mean(dim=0))
-
-
-@pytest.mark.parametrize("share", [1.0, 1e-6])
-def test_negative_control_images_that_mix(share):
-    network = Mixed(share)
-    images, masks = pictures(4)
-    with pytest.raises(InvalidValueError, match="last bits"):
-        check_rows(Gradients(network, ["first.weight", "last.bias"]), images, masks)
-    network.share = 0.0
-    check_rows(Gradients(network, ["first.weight", "last.bias"]), images, masks)
-
-
-class Placed(nn.Module):
-    """An image is treated otherwise in the third place: what splitting work unevenly does."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv2d(3, 1, 3, padding=1)
-
-    def forward(self, images):
-        scale = torch.ones(len(images), 1, 1, 1)
-        scale[2] += 1e-6
-        return self.layer(images) * scale
-
-
-def test_negative_control_a_place_that_is_special():
-    """Found even where the recipient has one image only, which then fills a batch alone."""
-    gradients = Gradients(Placed(), ["layer.weight"])
-    with pytest.raises(InvalidValueError, match="last bits"):
-        check_rows(gradients, *pictures(4))
-    one = [each.repeat(4, 1, 1, 1) for each in pictures(1)]
-    with pytest.raises(InvalidValueError, match="last bits"):
-        check_rows(gradients, *one)
-
-
-@pytest.mark.slow  # two threads that wait for each other
-@pytest.mark.parametrize("chunk", [3, 4])
-def test_what_passes_the_check_is_the_same_in_any_company(chunk):
-    """On two threads, where a batch of three falls apart unevenly: refused, or right."""
-    torch.set_num_threads(2)
-    gradients, (images, masks) = unet_gradients(), pictures(chunk)
-    try:
-        check_rows(gradients, images, masks)
-    except InvalidValueError:
-        return
-    rows, generator = gradients(images, masks), torch.Generator().manual_seed(5)
-    for _ in range(3):
-        order = torch.randperm(chunk, generator=generator)
-        assert torch.equal(gradients(images[order], masks[order]), rows[order])
-        others, truths = pictures(chunk, seed=int(order[0]) + 7)
-        others[order[0]], truths[order[0]] = images[order[0]], masks[order[0]]
-        assert torch.equal(gradients(others, truths)[order[0]], rows[order[0]])
-
-
-def test_an_image_that_breaks_the_network_breaks_nobody_elses_row():
-    gradients, (images, masks) = unet_gradients(), pictures(4)
-    rows = gradients(images, masks)
-    for bad in (float("nan"), float("inf"), 1e30):
-        broken = images.clone()
-        broken[1] = bad
-        found = gradients(broken, masks)
-        assert torch.equal(found[[0, 2, 3]], rows[[0, 2, 3]])

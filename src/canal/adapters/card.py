@@ -25,6 +25,7 @@ from canal.release.manifest import Manifest
 from canal.release.page import bullets, code, document, figure, section, sentences
 
 NAMES = {"membership": "added", "patient": "replaced"}
+_STYLES = {"added": "patient", "replaced": "image"}
 
 
 def render(manifest: Manifest) -> str:
@@ -80,7 +81,7 @@ def _charts(statement: dict[str, Any]) -> str:
     }
     last = rows[-1]["rounds"]
     here = (last, f"this release: {number(last)}")
-    chart = lines("rounds", title, drawn, "rounds", "ε, smaller is safer", here)
+    chart = lines("rounds", title, drawn, "rounds", "ε, smaller is safer", here, styles=_STYLES)
     return section("Rounds", f'<div class="charts">{figure(title, chart)}</div>', style="wide")
 
 

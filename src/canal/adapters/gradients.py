@@ -154,7 +154,7 @@ class Gradients:
 
 
 def check_rows(gradients: Gradients, images: Tensor, masks: Tensor) -> None:
-    """See, on public images, that a row does not depend on its neighbours or on its place.
+    """See, on public images, that a row depends on its image alone: not on others, nor on chance.
 
     Args:
         gradients: of the network.
@@ -162,11 +162,17 @@ def check_rows(gradients: Gradients, images: Tensor, masks: Tensor) -> None:
         masks: of the same.
 
     Raises:
-        InvalidValueError: some kernel lets one image into the last bits of another.
+        InvalidValueError: some kernel lets one image into the last bits of another, or computes
+            other bits the second time.
     """
     import torch
 
     rows = gradients(images, masks)
+    if not torch.equal(rows, gradients(images, masks)):
+        raise InvalidValueError(
+            "this machine computes the same gradient in other last bits the second time; set "
+            "OMP_NUM_THREADS=1, or compute on the CPU"
+        )
     turned = gradients(images.roll(1, 0), masks.roll(1, 0)).roll(-1, 0)
     others = torch.cat([images[:1], torch.zeros_like(images[1:])])
     alone = gradients(others, torch.cat([masks[:1], torch.zeros_like(masks[1:])]))
