@@ -23,6 +23,17 @@ SIZES = np.array([2.0, 1.0, 3.0])
 NORMS = (math.sqrt(25 + 36 + 8), math.sqrt(64 + 1))
 
 
+def gradients_with(energy, sizes):
+    """One image whose gradient has this energy in each channel."""
+    each = np.repeat(np.sqrt(energy / sizes), sizes)
+    return torch.from_numpy(each)[None], np.repeat(np.arange(len(sizes)), sizes)
+
+
+def curved(curvature, sizes=SIZES):
+    """A row whose squares are this curvature of whole channels."""
+    return gradients_with(curvature, np.asarray(sizes, int))[0]
+
+
 def test_flat_is_one_clip_at_the_middle_norm():
     public = measure(ROWS, CHANNELS, "flat")
     assert public.scales.tolist() == [1.0, 1.0, 1.0]
@@ -52,14 +63,14 @@ def test_an_ellipsoid_by_hand():
 def test_an_ellipsoid_with_a_curvature():
     """Given for a whole channel: nothing is multiplied by the number of its parameters again."""
     curvature = np.array([8.0, 2.0, 18.0])
-    public = measure(ROWS, CHANNELS, "ellipsoid", curvature=curvature)
+    public = measure(ROWS, CHANNELS, "ellipsoid", curvature=curved(curvature))
     ratios = public.scales**2 / np.sqrt(curvature / ENERGY)
     assert ratios == pytest.approx(np.full(3, ratios[0]))
 
 
 def test_nothing_is_gained_where_curvature_is_energy():
     """The equality case of Cauchy-Schwarz: as with the Fisher information of the same gradients."""
-    public = measure(ROWS, CHANNELS, "ellipsoid", curvature=3 * ENERGY)
+    public = measure(ROWS, CHANNELS, "ellipsoid", curvature=curved(3 * ENERGY))
     flat = measure(ROWS, CHANNELS, "flat")
     assert public.scales == pytest.approx(np.ones(3))
     assert public.length == pytest.approx(flat.length)
@@ -76,17 +87,11 @@ def harm(scales, curvature, energy):
 numbers = st.lists(st.floats(1e-6, 1e6), min_size=4, max_size=4).map(np.array)
 
 
-def gradients_with(energy, sizes):
-    """One image whose gradient has this energy in each channel."""
-    each = np.repeat(np.sqrt(energy / sizes), sizes)
-    return torch.from_numpy(each)[None], np.repeat(np.arange(len(sizes)), sizes)
-
-
 @given(numbers, numbers, st.lists(st.integers(1, 5), min_size=4, max_size=4).map(np.array))
 def test_an_ellipsoid_never_harms_more_than_flat_noise(energy, curvature, sizes):
     """At the same rho, whatever matters; and where nothing had to be raised, the least there is."""
     rows, channels = gradients_with(energy, sizes)
-    scales = measure(rows, channels, "ellipsoid", curvature=curvature).scales
+    scales = measure(rows, channels, "ellipsoid", curvature=curved(curvature, sizes)).scales
     flat, mine = harm(np.ones(4), curvature, energy), harm(scales, curvature, energy)
     least = np.sqrt(curvature * energy).sum() ** 2
     assert least * (1 - 1e-9) <= mine <= flat * (1 + 1e-9)
@@ -103,14 +108,14 @@ def test_channels_by_hand():
     assert public.weights == pytest.approx(SIZES * ENERGY)
     assert public.length == pytest.approx(sum(NORMS) / 2)
     assert public.blocks == 3
-    curved = measure(ROWS, CHANNELS, "channels", curvature=np.array([8.0, 2.0, 18.0]))
-    assert curved.weights == pytest.approx(np.array([8.0, 2.0, 18.0]) * ENERGY)
+    bent = measure(ROWS, CHANNELS, "channels", curvature=curved(np.array([8.0, 2.0, 18.0])))
+    assert bent.weights == pytest.approx(np.array([8.0, 2.0, 18.0]) * ENERGY)
 
 
 @given(numbers, numbers)
 def test_channels_never_harm_more_than_even_noise_in_units_of_the_bounds(energy, curvature):
     rows, channels = gradients_with(energy, np.ones(4, dtype=int))
-    public = measure(rows, channels, "channels", curvature=curvature)
+    public = measure(rows, channels, "channels", curvature=curved(curvature, np.ones(4)))
     plan = AdapterPlan(8.0, 100, 4, blocks=4, allocation="channels", rounds=1)
     made = plan.calibrate(public.weights)
     even = uniform(np.ones(4), made.guarantee.rho("membership"))

@@ -4,6 +4,7 @@
 `adapter`      which parameters, as one vector
 `gradients`    of every image on its own, many in one pass
 `clip`         one patient's part: rescaled, bounded, on the lattice
+`curvature`    where noise harms the recipient's own loss
 `public`       scales and bounds, measured on the recipient's own images
 `plan`         what is asked for, and what it costs
 `mechanism`    sums as integers, with integer noise

@@ -1,8 +1,9 @@
 r"""What the recipient's own images say about gradients, before any patient is asked: for nothing.
 
 With the shared initialisation and the recipient's labelled images, channel by channel: $v_c$, the
-mean squared norm of an image's gradient, and $d_c$, its number of parameters. Noise of variance
-$\sigma_c^2$ on every parameter of a channel harms by $\sum_c s_c \sigma_c^2$.
+mean squared norm of an image's gradient, $s_c$, the curvature of the recipient's own loss
+(`canal.adapters.curvature`), and $d_c$, its number of parameters. Noise of variance $\sigma_c^2$ on
+every parameter of a channel harms by $\sum_c s_c \sigma_c^2$.
 
 *Ellipsoid*: gradients are rescaled by $a_c$, clipped as a whole to C, and get even noise; scaled
 back, $\sigma_c \propto 1/a_c$. At a fixed mean energy $\sum_c a_c^2 v_c$ the least harm is at
@@ -119,7 +120,7 @@ def measure(
     channels: NDArray[np.int64],
     allocation: Allocation,
     *,
-    curvature: Array | None = None,
+    curvature: Tensor | None = None,
     quantile: float = 0.5,
     basis: Tensor | None = None,
 ) -> Public:
@@ -129,8 +130,8 @@ def measure(
         gradients: `[n, d]`, one row an image of the recipient's.
         channels: the channel of every coordinate.
         allocation: of the plan.
-        curvature: s of every channel, of all its parameters together; its number of parameters
-            where not given, so that all parameters count alike.
+        curvature: `[n, d]`, rows whose squares are on average what noise in a coordinate harms
+            (`canal.adapters.curvature`); all count alike where not given.
         quantile: of the images' norms, at which gradients are clipped.
         basis: on which gradients are projected first; channels are its directions then.
     """
@@ -138,11 +139,15 @@ def measure(
 
     if basis is not None:
         gradients, channels = project(gradients, basis), np.arange(len(basis))
-
+        curvature = None if curvature is None else project(curvature, basis)
     count = int(channels.max()) + 1
     sizes = np.bincount(channels, minlength=count).astype(np.float64)
-    energy = gradients.double().square().mean(dim=0).numpy()
-    found = np.bincount(channels, weights=energy, minlength=count)
+
+    def energy(rows: Tensor) -> Array:
+        each = rows.double().square().mean(dim=0).numpy()
+        return np.bincount(channels, weights=each, minlength=count).astype(np.float64)
+
+    found = energy(gradients)
     if not np.isfinite(found).all() or not found.sum() > 0:
         raise InvalidValueError(
             "the recipient's images have no gradient that could be measured; train the "
@@ -150,7 +155,7 @@ def measure(
         )
     # Never nothing: a patient may move what no public image moved.
     found = np.maximum(found, _FLOOR * found.sum() * sizes / sizes.sum())
-    harm = sizes if curvature is None else np.asarray(curvature, np.float64)
+    harm = sizes if curvature is None else energy(curvature)
     harm = np.maximum(harm, _FLOOR * harm.sum() * sizes / sizes.sum())
     scales = np.ones(count)
     if allocation == "ellipsoid":

@@ -10,6 +10,7 @@ import numpy as np
 
 from canal.adapters.adapter import Adapter, Coordinates
 from canal.adapters.basis import leading
+from canal.adapters.curvature import Signs
 from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
@@ -124,4 +125,8 @@ def look(
     looks = range((_MANY_LOOKS if directions else _LOOKS) if augment else 1)
     found = torch.cat([part for each in looks for part in people.gradients(gradients, each)])
     basis = leading(found, directions) if directions else None
-    return measure(found, coordinates.groups, allocation, basis=basis)
+    curvature = None
+    if allocation in ("ellipsoid", "channels"):
+        bent = Gradients(network, coordinates.names, Signs())
+        curvature = torch.cat([part for each in looks for part in people.gradients(bent, each)])
+    return measure(found, coordinates.groups, allocation, curvature=curvature, basis=basis)
