@@ -225,3 +225,14 @@ def _dice_after_training_on(count: int, steps: int = 700) -> float:
         found = torch.cat([net(part) for part in images.split(25)]) > 0
     overlap = (found * masks).sum((1, 2, 3))
     return float((2 * overlap / (found.sum((1, 2, 3)) + masks.sum((1, 2, 3)))).mean())
+
+
+def test_one_image_of_each_patient():
+    """The same patients, the first view of each."""
+    once = generate(12, size=(32, 32), hospital="endoscopy", most_views=1)
+    often = generate(40, size=(32, 32), hospital="endoscopy")
+    assert len(set(once.patients)) == 12
+    for row, name in enumerate(once.ids):
+        assert np.array_equal(once.images[row], often.images[often.ids.index(name)])
+    with pytest.raises(InvalidValueError, match="most_views"):
+        generate(1, most_views=0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from canal.adapters.taught import load_taught
-from canal.distill.objective import Objective, Predictions
+from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.run import train
 from canal.distill.student import Student
 from canal.distill.targets import Targets
@@ -158,7 +158,7 @@ def test_the_loss_of_predictions_by_hand(init, arrays, adapters):
     taught, _ = load_taught(init, adapters)
     some = replace(arrays, unlabelled=frozenset(arrays.ids[::2]))
     batch = Batches(some, batch_size=12, augment=True, seed=2)[0]
-    loss, logits = Predictions(some, taught)(network, batch)
+    loss, logits = Predictions(some, opinion([taught]))(network, batch)
     with torch.no_grad():
         said = taught(batch.images).sigmoid()
     mine = logits.sigmoid()

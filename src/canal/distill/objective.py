@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from canal.distill.student import Student
@@ -69,19 +70,18 @@ class Objective:
 
 
 class Predictions:
-    """What a student of a network minimises: its own labels, and what that network says.
+    """What a student of others minimises: its own labels, and what they say of every pixel.
 
-    Both see the very same view of an image, flipped, turned and changed in intensity alike; a
-    label is not needed for that, so any number of images will do.
+    A label is not needed for that, so any number of images will do.
 
     Args:
         arrays: whose rows the batches are of.
-        taught: the network; it stays as it is.
+        say: probabilities, for the very view of the images that a batch has.
     """
 
-    def __init__(self, arrays: Arrays, taught: nn.Module) -> None:
+    def __init__(self, arrays: Arrays, say: Callable[[Batch], Tensor]) -> None:
         self.arrays = arrays
-        self.taught = taught.eval()
+        self.say = say
 
     def __call__(self, network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss and logits of a batch."""
@@ -91,9 +91,22 @@ class Predictions:
         labelled = torch.from_numpy(self.arrays.labelled[batch.rows]).to(batch.images.device)
         logits = network(batch.images)
         with torch.no_grad():
-            said = self.taught(batch.images).sigmoid()
+            said = self.say(batch).to(logits.device)
         supervised = over(task_loss(logits, batch.masks), labelled)
         return supervised + binary_cross_entropy_with_logits(logits, said), logits
+
+
+def opinion(networks: Sequence[nn.Module]) -> Callable[[Batch], Tensor]:
+    """What some networks say of a batch: the mean of their probabilities. They stay as they are."""
+    import torch
+
+    members = [network.eval() for network in networks]
+
+    def say(batch: Batch) -> Tensor:
+        said: list[Tensor] = [network(batch.images).sigmoid() for network in members]
+        return torch.stack(said).mean(0)
+
+    return say
 
 
 def over(losses: Tensor, chosen: Tensor) -> Tensor:

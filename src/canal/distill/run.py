@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from canal.adapters.store import ADAPTERS, AdapterRelease
 from canal.adapters.taught import load_taught
-from canal.distill.objective import Objective, Predictions
+from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.student import Student
 from canal.distill.targets import Targets
 from canal.errors import InvalidValueError
@@ -123,7 +123,7 @@ def train(
     objective = (
         Objective(arrays, targets, distill, training.steps)
         if taught is None
-        else Predictions(arrays, taught)
+        else Predictions(arrays, opinion([taught]))
     )
     run.train(learner, arrays, training, report, objective)
     run.finish(network, description)

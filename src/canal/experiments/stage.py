@@ -145,8 +145,12 @@ class Stage:
     def __init__(self, scene: Scene, places: Places, report: Report) -> None:
         self.scene, self.places, self.report = scene, places, report
         self.folder = places.runs / scene.slug
-        self.source = places.data / DATA_SETS[scene.data_set]
         self._parts: dict[str, Arrays] = {}
+
+    @property
+    def source(self) -> Path:
+        """Folder of the data set."""
+        return self.places.data / DATA_SETS[self.scene.data_set]
 
     @cached_property
     def split(self) -> Split:
@@ -193,10 +197,15 @@ class Stage:
             seed=self.scene.seed,
             size=asked.images.shape[2:],
             arrays=asked,
-            settings=self.training,
+            settings=self.beginning,
             report=self.told("initialisation"),
         )
         return place
+
+    @property
+    def beginning(self) -> TrainingSettings:
+        """Of the initialisation."""
+        return self.training
 
     @property
     def training(self) -> TrainingSettings:

@@ -110,7 +110,7 @@ class NetworksCell(Cell):
                 name: len(set(people(stage.part(name))))
                 for name in ("test", "recipient", *teachers)
             },
-            "people": _people(test),
+            "people": people_of(test),
             "variation": [variation(each.tap.features(images)) for each in stage.ensemble.teachers],
             "networks": {name: scored(members, test) for name, members in networks.items()},
         }
@@ -249,7 +249,7 @@ def _shape(arrays: Arrays) -> tuple[int, tuple[int, ...]]:
     return arrays.images.shape[1], arrays.images.shape[2:]
 
 
-def _people(arrays: Arrays) -> list[int]:
+def people_of(arrays: Arrays) -> list[int]:
     """Whom each image shows, by number."""
     names = people(arrays)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -52,6 +52,7 @@ def generate(
     size: tuple[int, ...] = (64, 64),
     channels: int = 3,
     hospital: str | None = None,
+    most_views: int = MOST_VIEWS,
     seed: int = 0,
 ) -> SyntheticSet:
     """Draw a number of images with their masks.
@@ -61,6 +62,7 @@ def generate(
         size: pixels along each axis, two or three of them; the first is depth for ultrasound.
         channels: 3 for colour, 1 for grey.
         hospital: one of `HOSPITALS`; by default all three in turn.
+        most_views: images of one patient, at most.
         seed: another seed, other patients.
 
     >>> few = generate(4, size=(32, 32))
@@ -68,8 +70,10 @@ def generate(
     ((4, 3, 32, 32), ('dermoscopy', 'endoscopy'))
     """
     _check(count, size, channels, hospital, seed)
+    if most_views < 1:
+        raise InvalidValueError(f"most_views = {most_views!r} must be at least 1")
     asked = HOSPITALS if hospital is None else (hospital,)
-    visits = {site: _visits(seed, site) for site in asked}
+    visits = {site: _visits(seed, site, most_views) for site in asked}
     images = np.empty((count, channels, *size), np.uint8)
     masks = np.empty((count, 1, *size), np.uint8)
     sites = tuple(asked[number % len(asked)] for number in range(count))
@@ -91,11 +95,11 @@ def _stream(seed: int, site: str, *path: int) -> Rng:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-def _visits(seed: int, site: str) -> Iterator[tuple[int, int]]:
-    """Patient after patient, each with all of its views."""
+def _visits(seed: int, site: str, most: int) -> Iterator[tuple[int, int]]:
+    """Patient after patient, each with all of its views, or the first ones."""
     for patient in count_from():
         views = int(_stream(seed, site, patient).integers(1, MOST_VIEWS + 1))
-        yield from ((patient, view) for view in range(views))
+        yield from ((patient, view) for view in range(min(views, most)))
 
 
 def _photograph(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from canal.data.synthetic.drawing import SyntheticSet, generate
+from canal.data.synthetic.drawing import MOST_VIEWS, SyntheticSet, generate
 
 
 def write(
@@ -18,6 +18,7 @@ def write(
     *,
     size: tuple[int, ...] = (64, 64),
     channels: int = 3,
+    most_views: int = MOST_VIEWS,
     seed: int = 0,
 ) -> None:
     """Write a mixed set to disk as hospitals keep theirs: PNG folders in 2D, the MSD layout in 3D.
@@ -30,9 +31,10 @@ def write(
         count: how many images over all hospitals.
         size: as for `generate`; two sides make PNG files, three make NIfTI volumes.
         channels: 3 for colour, 1 for grey.
+        most_views: images of one patient, at most.
         seed: as for `generate`.
     """
-    drawn = generate(count, size=size, channels=channels, seed=seed)
+    drawn = generate(count, size=size, channels=channels, most_views=most_views, seed=seed)
     for site in dict.fromkeys(drawn.sites):
         rows = [row for row, owner in enumerate(drawn.sites) if owner == site]
         (_write_png if len(size) == 2 else _write_msd)(root / site, drawn, rows)

@@ -1,0 +1,85 @@
+"""A course: the scene in which patients teach the shared network, and what it is compared with.
+
+The shared initialisation is trained longer than in the paper's tables: it is what everybody starts
+from, it costs no privacy, and the recipient alone has it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.stage import Scene, Stage
+from canal.experiments.students import people_of, scored
+from canal.models import checkpoint
+from canal.teachers.settings import TrainingSettings
+
+# Invented hospitals, on which every choice is made.
+INVENTED = ("dermoscopy", "endoscopy", "ultrasound")
+
+
+@dataclass(frozen=True)
+class Course(Scene):
+    """A scene whose initialisation is trained longer.
+
+    Args:
+        start: steps of the initialisation.
+        invented: images of an invented hospital, whose name is the data set's; 0 for a real one.
+    """
+
+    start: int = 1800
+    invented: int = 0
+
+    def on(self, places: Places, report: Report) -> Stage:
+        """The scene on disk."""
+        return CourseStage(self, places, report)
+
+
+class CourseStage(Stage):
+    """A course on disk; invented images are drawn when they are first asked for."""
+
+    scene: Course
+
+    @property
+    def source(self) -> Path:
+        """Folder of the data set."""
+        if not self.scene.invented:
+            return super().source
+        from canal.data.synthetic import write
+
+        size = self.scene.size
+        root = self.places.runs / f"invented-{self.scene.invented}-{size}-{self.scene.seed}"
+        if not (root / "metadata.csv").is_file():
+            # That file is the last. One image a patient, as the real data sets have them.
+            count = self.scene.invented * len(INVENTED)
+            write(root, count, size=(size, size), most_views=1, seed=self.scene.seed)
+        return root / self.scene.data_set
+
+    @property
+    def beginning(self) -> TrainingSettings:
+        """Of the initialisation."""
+        return replace(self.training, steps=self.scene.start)
+
+
+@dataclass(frozen=True)
+class StartCell(Cell):
+    """The shared initialisation, measured; and who is tested, taught and asked."""
+
+    scene: Course
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.scene.name}-start"
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Train, and measure on the test part."""
+        stage = self.scene.on(places, report)
+        parts = ("test", "recipient", *stage.sites)
+        return scored([checkpoint.load(stage.init)[0]], stage.part("test")) | {
+            "split": stage.split.digest,
+            "sizes": {name: len(stage.part(name).ids) for name in parts},
+            "people": people_of(stage.part("test")),
+        }

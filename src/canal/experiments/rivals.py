@@ -1,0 +1,140 @@
+"""Rivals of adapters, at the same patient-level epsilon, data and split: cells of their tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from canal.adapters.patients import Patients
+from canal.distill.objective import opinion
+from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.course import Course
+from canal.experiments.stage import Stage
+from canal.experiments.students import NetworksCell, scored
+from canal.models import checkpoint
+from canal.rivals import dpsgd, pupil, votes
+from canal.rivals.dpsgd import PrivateSettings
+from canal.teachers.batches import orient
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from canal.teachers.batches import Batch
+
+
+@dataclass(frozen=True)
+class UnionCell(Cell):
+    """One network, trained with DP-SGD on the patients of all sites together.
+
+    Args:
+        scene: data and initialisation.
+        settings: of the training.
+    """
+
+    scene: Course
+    settings: PrivateSettings
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.scene.name}-union-{self.settings.epsilon:g}"
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Train, and measure on the test part."""
+        stage = self.scene.on(places, report)
+        return scored([_private(stage, stage.sites, self.settings, report)], stage.part("test"))
+
+
+@dataclass(frozen=True)
+class PrivateTeachersCell(Cell):
+    """A network a site, each trained with DP-SGD; their ensemble, and a student of it.
+
+    Args:
+        scene: data and initialisation.
+        settings: of each training.
+    """
+
+    scene: Course
+    settings: PrivateSettings
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.scene.name}-private-teachers-{self.settings.epsilon:g}"
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Train them all, and measure on the test part."""
+        stage = self.scene.on(places, report)
+        teachers = [_private(stage, (site,), self.settings, report) for site in stage.sites]
+        student = pupil.train(
+            *(places.runs / self.slug / "student", stage.init),
+            *(stage.part("recipient"), stage.training),
+            opinion(teachers),
+            {"teachers": asdict(self.settings)},
+            report=stage.told("student"),
+        )
+        test = stage.part("test")
+        return {
+            "teachers": [scored([each], test) for each in teachers],
+            "ensemble": scored(teachers, test),
+            "student": scored([student], test),
+        }
+
+
+@dataclass(frozen=True)
+class VotesCell(Cell):
+    """A student of noisy votes of teachers that are not private themselves.
+
+    Args:
+        scene: data and teachers.
+        epsilon: of a patient.
+        delta: of the same.
+    """
+
+    scene: Course
+    epsilon: float
+    delta: float = 1e-5
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.scene.name}-votes-{self.epsilon:g}"
+
+    @property
+    def after(self) -> tuple[Cell, ...]:
+        """The teachers."""
+        return (NetworksCell(self.scene),)
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Vote, train, and measure on the test part."""
+        stage = self.scene.on(places, report)
+        asked = stage.part("recipient")
+        teachers = [each.tap.network for each in stage.ensemble.teachers]
+        said = votes.majority(teachers, asked, self.epsilon, self.delta, seed=self.scene.seed)
+        agree = (said.numpy() == asked.masks).mean()
+
+        def say(batch: Batch) -> Tensor:
+            return orient(said[batch.rows], batch.orientations)
+
+        student = pupil.train(
+            *(places.runs / self.slug / "student", stage.init, asked, stage.training),
+            *(say, {"votes": [self.epsilon, self.delta, self.scene.seed]}),
+            report=stage.told("student"),
+        )
+        return scored([student], stage.part("test")) | {
+            "agreement": float(agree),
+            "sigma": votes.spread(said.numel(), self.epsilon, self.delta),
+        }
+
+
+def _private(
+    stage: Stage, sites: tuple[str, ...], settings: PrivateSettings, report: Report
+) -> nn.Module:
+    """The initialisation, trained with DP-SGD on the patients of some sites."""
+    return dpsgd.train(
+        checkpoint.load(stage.init)[0],
+        [Patients(name, stage.part(name)) for name in sites],
+        settings,
+        seed=stage.scene.seed,
+        report=lambda done, total: report(f"DP-SGD at {' and '.join(sites)}", done, total),
+    )

@@ -1,0 +1,149 @@
+"""DP-SGD by Opacus: a network that is private itself, so that anything may be done with it.
+
+One patient is one unit: a step draws patients by chance, each with the same probability, and one
+image of each of them, so Opacus's accountant, which counts what it samples, counts patients. They
+are added or removed, as with adapters.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canal.adapters.patients import Patients
+from canal.errors import InvalidValueError
+from canal.models.loss import task_loss
+from canal.models.unet import lay_out
+from canal.teachers.batches import augmented, to_float
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Gradients of so many images are in memory at a time.
+_PHYSICAL = 32
+
+
+@dataclass(frozen=True)
+class PrivateSettings:
+    """How a network is trained.
+
+    Args:
+        epsilon: of a patient who is added or removed.
+        delta: of the same.
+        epochs: how often each patient is drawn, on average.
+        rate: with which probability a step draws a patient.
+        step: of SGD with momentum.
+        momentum: of the same.
+        clip: of a patient's gradient.
+        parts: patterns of names of the parameters that are trained.
+    """
+
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    epochs: int = 10
+    rate: float = 0.2
+    step: float = 0.5
+    momentum: float = 0.9
+    clip: float = 1.0
+    parts: tuple[str, ...] = ("*",)
+
+
+def train(
+    network: nn.Module,
+    sites: Sequence[Patients],
+    settings: PrivateSettings,
+    *,
+    seed: int,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> nn.Module:
+    """Train in place, in epsilon of every patient.
+
+    Args:
+        network: where it starts; public.
+        sites: whose patients are drawn, all of them together; private.
+        settings: how.
+        seed: of draws, noise and augmentation: a research run, which protects nobody.
+        report: told how many steps are done, and of how many.
+    """
+    try:
+        from opacus import PrivacyEngine
+        from opacus.utils.batch_memory_manager import BatchMemoryManager
+    except ImportError as error:
+        raise InvalidValueError(
+            "DP-SGD is Opacus's; install it with `pip install 'canal[dpsgd]'`"
+        ) from error
+    import torch
+    from torch.utils.data import DataLoader
+
+    # Opacus 1.6 reads activations as if they were contiguous, and is silently wrong otherwise.
+    network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    for name, each in network.named_parameters():
+        each.requires_grad_(any(fnmatch.fnmatch(name, part) for part in settings.parts))
+    wanted = [each for each in network.parameters() if each.requires_grad]
+    if not wanted:
+        raise InvalidValueError(f"no parameter is called {' or '.join(settings.parts)}")
+    crowd: Any = _Crowd(sites, seed)
+    loader: DataLoader[Any] = DataLoader(
+        crowd,
+        batch_size=max(1, round(settings.rate * len(crowd))),
+        generator=torch.Generator().manual_seed(seed),
+    )
+    optimizer = torch.optim.SGD(wanted, settings.step, momentum=settings.momentum)
+    with warnings.catch_warnings():
+        # Of its secure mode, which a research run has no use for; and of hooks on first layers.
+        warnings.simplefilter("ignore")
+        wrapped, private, drawn = PrivacyEngine(accountant="prv").make_private_with_epsilon(
+            module=network.train(),
+            optimizer=optimizer,
+            data_loader=loader,
+            target_epsilon=settings.epsilon,
+            target_delta=settings.delta,
+            epochs=settings.epochs,
+            max_grad_norm=settings.clip,
+            noise_generator=torch.Generator().manual_seed(seed + 1),
+        )
+        done, total = 0, settings.epochs * len(drawn)
+        for _ in range(settings.epochs):
+            with BatchMemoryManager(
+                data_loader=drawn, max_physical_batch_size=_PHYSICAL, optimizer=private
+            ) as batches:
+                for images, masks in batches:
+                    private.zero_grad()
+                    if len(images):
+                        task_loss(wrapped(images), masks).mean().backward()
+                    else:  # chance drew nobody; noise is added all the same
+                        for each in wanted:
+                            each.grad_sample = each.new_zeros((0, *each.shape))  # type: ignore[attr-defined]
+                    private.step()
+            done += len(drawn)
+            report(done, total)
+    wrapped.remove_hooks()
+    for each in network.parameters():
+        each.requires_grad_(True)
+    return lay_out(network).eval()
+
+
+class _Crowd:
+    """Patients of all sites, one image of each, another one each time; as `DataLoader` wants it."""
+
+    def __init__(self, sites: Sequence[Patients], seed: int) -> None:
+        self._members = [(site.arrays, rows) for site in sites for rows in site.rows.values()]
+        self._rng = np.random.default_rng([seed, 2])
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        import torch
+
+        arrays, rows = self._members[number]
+        row = int(self._rng.choice(rows))
+        images: Any = to_float(torch.from_numpy(arrays.images[row][None].copy()))
+        masks = torch.from_numpy(arrays.masks[row][None].copy()).float()
+        images, masks, _ = augmented(images, masks, self._rng)
+        return images[0], masks[0]

@@ -1,0 +1,115 @@
+"""DP-SGD by Opacus: what is asked is what is paid, by another accountant; patients are drawn."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from opacus.optimizers import DPOptimizer
+
+from canal.adapters.patients import Patients
+from canal.data.cache import Arrays
+from canal.errors import InvalidValueError
+from canal.models.loss import task_loss
+from canal.models.unet import UNetArchitecture
+from canal.rivals import dpsgd
+from canal.rivals.dpsgd import PrivateSettings
+from canal.teachers.batches import to_float
+
+
+@pytest.fixture
+def arrays():
+    """Forty bright squares on grey, of twenty people."""
+    rng = np.random.default_rng(0)
+    masks = np.zeros((40, 1, 32, 32), np.uint8)
+    for mask in masks:
+        top, left = rng.integers(2, 8, size=2)
+        mask[:, top : top + 16, left : left + 16] = 1
+    images = np.repeat(60 + 120 * masks, 3, axis=1) + rng.integers(40, size=(40, 3, 32, 32))
+    ids = tuple(f"{number:02}" for number in range(40))
+    people = {name: str(int(name) // 2) for name in ids}
+    return Arrays(ids, images.astype(np.uint8), masks, "squares", groups=people)
+
+
+@pytest.fixture
+def network():
+    return UNetArchitecture(base_channels=8).build(seed=0)
+
+
+def loss_of(network, arrays):
+    with torch.no_grad():
+        logits = network(to_float(torch.from_numpy(arrays.images)))
+        return float(task_loss(logits, torch.from_numpy(arrays.masks).float()).mean())
+
+
+def test_another_accountant_agrees(arrays, network, monkeypatch):
+    """The noise and the steps that were really taken cost epsilon 8, by Google's accounting."""
+    steps, step = [], DPOptimizer.step
+
+    def watched(self, *args):
+        found = step(self, *args)
+        if not self._is_last_step_skipped:
+            steps.append((self.noise_multiplier, self.max_grad_norm, self.expected_batch_size))
+        return found
+
+    monkeypatch.setattr(DPOptimizer, "step", watched)
+    settings = PrivateSettings(8.0, epochs=3, rate=0.2, parts=("final_conv.*",))
+    dpsgd.train(network, [Patients("here", arrays)], settings, seed=1)
+    assert len(steps) == 15
+    ((noise, clip, drawn),) = set(steps)
+    assert (clip, drawn) == (settings.clip, 4)
+    event = dp_event.PoissonSampledDpEvent(0.2, dp_event.GaussianDpEvent(noise))
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    accountant.compose(event, 15)
+    assert 0.97 * 8 <= accountant.get_epsilon(1e-5) <= 1.01 * 8
+
+
+def test_it_learns_where_noise_is_small_and_not_where_it_is_large(arrays, network):
+    before = loss_of(network, arrays)
+    after = {
+        epsilon: loss_of(
+            dpsgd.train(
+                copy.deepcopy(network),
+                [Patients("here", arrays)],
+                PrivateSettings(epsilon, epochs=4, rate=0.5, step=0.2),
+                seed=0,
+            ),
+            arrays,
+        )
+        for epsilon in (60.0, 0.5)
+    }
+    assert after[60.0] < 0.95 * before < after[0.5]
+
+
+def test_only_what_is_named_is_trained(arrays, network):
+    before = copy.deepcopy(network.state_dict())
+    settings = PrivateSettings(epochs=1, rate=0.5, parts=("final_conv.*", "upcat_1.*"))
+    dpsgd.train(network, [Patients("here", arrays)], settings, seed=0)
+    moved = {name for name, each in network.state_dict().items() if not each.equal(before[name])}
+    assert moved
+    assert all(name.startswith(("final_conv.", "upcat_1.")) for name in moved)
+    assert all(each.requires_grad for each in network.parameters())
+
+
+def test_patients_are_drawn_and_not_images(arrays):
+    crowd = dpsgd._Crowd([Patients("one", arrays), Patients("two", arrays)], seed=0)
+    assert len(crowd) == 40
+    images, masks = crowd[0]
+    assert images.shape == (3, 32, 32)
+    assert set(masks.unique().tolist()) == {0.0, 1.0}
+
+
+def test_nobody_may_be_drawn(arrays, network):
+    """Of one patient, sooner or later; noise is added all the same."""
+    few = Patients("here", arrays.rows(arrays.ids[:2]))
+    settings = PrivateSettings(epochs=3, rate=0.2, parts=("final_conv.*",))
+    trained = dpsgd.train(network, [few], settings, seed=0)
+    assert all(math.isfinite(float(each.detach().sum())) for each in trained.parameters())
+
+
+def test_a_name_that_is_not_there(arrays, network):
+    with pytest.raises(InvalidValueError, match=r"no parameter is called last\.\*"):
+        dpsgd.train(network, [Patients("a", arrays)], PrivateSettings(parts=("last.*",)), seed=0)
