@@ -10,8 +10,8 @@ Every round has a stream of its own, keyed by all that was published before it, 
 keys it (`Noise.of_round`). In every second round the canary says the opposite: were noise used
 twice, it would cancel.
 
-Clip and mechanism are those of the release, of those coordinates on which the worlds differ; sigma,
-lattice and bounds are the release's own, nothing is calibrated anew.
+Clip and mechanism are those of the release, of those coordinates on which the worlds differ, and
+perhaps a few beside; sigma, lattice and bounds are the release's own, nothing is calibrated anew.
 """
 
 from __future__ import annotations
@@ -166,8 +166,13 @@ class RoundsGame(Game):
 
     @cached_property
     def where(self) -> NDArray[np.intp]:
-        """Coordinates on which the worlds differ."""
-        return np.flatnonzero(self.worst.apart.any(axis=0))
+        """Coordinates on which the worlds differ; of a few, others beside them.
+
+        Those say nothing about the canary, but their noise must not be the same.
+        """
+        differ = self.worst.apart.any(axis=0)
+        most = max(_SAMPLE_WIDTH, np.count_nonzero(differ))
+        return np.sort(np.argsort(~differ, stable=True)[:most])
 
     def reaches(self) -> Iterator[Reach]:
         """How far apart the worlds are: every canary in every block, and the count."""
@@ -185,7 +190,7 @@ class RoundsGame(Game):
 
     def not_whole(self, secret: Secret) -> str:
         """What is wrong with noise that should be integers, whatever it is added to; or nothing."""
-        noise, few = Noise(secret, (b"audit whole numbers",)), self._of(self.where)
+        noise, few = Noise(secret, (b"audit whole numbers",)), self._few
 
         def add(total: Integers) -> Integers:
             return self._noisy(few, total, noise, 0, b"")
@@ -197,10 +202,9 @@ class RoundsGame(Game):
 
     def rows(self, noise: Noise) -> Iterator[NDArray[Any]]:
         """A few coordinates of eight rounds, whatever T is."""
-        where, published = self.where[:_SAMPLE_WIDTH], hashlib.sha256()
-        few = self._of(where)
+        few, published = self._fewest, hashlib.sha256()
         for number in range(_ROWS):
-            total = self.worst.sums[number % 2, 0, where]
+            total = self.worst.sums[number % 2, 0, self.where[:_SAMPLE_WIDTH]]
             row = few.store(self._noisy(few, total, noise, number, published.digest()))
             published.update(hashlib.sha256(row.tobytes()).digest())
             yield row
@@ -240,7 +244,7 @@ class RoundsGame(Game):
 
     def _turn(self, world: int, size: int, noise: Noise, folder: Path, number: int) -> _Turn:
         """Some draws of one world, all rounds one after the other."""
-        few, published, kept = self._of(self.where), hashlib.sha256(), []
+        few, published, kept = self._few, hashlib.sha256(), []
         std = _or_one(few.sigma / few.calibrated.lattice.step)
         apart = self.worst.apart[:, self.where]
         scores, squares = np.zeros(size), np.zeros((self.rounds, len(self.where)))
@@ -264,6 +268,14 @@ class RoundsGame(Game):
             made.scores[COUNT] = numbers * ((after - before) / np.square(wide))
             made.squares[COUNT] = np.square((numbers - clear) / wide).sum(keepdims=True)
         return made
+
+    @cached_property
+    def _few(self) -> Mechanism:
+        return self._of(self.where)
+
+    @cached_property
+    def _fewest(self) -> Mechanism:
+        return self._of(self.where[:_SAMPLE_WIDTH])
 
     def _of(self, where: NDArray[np.intp]) -> Mechanism:
         """The mechanism of these coordinates: the same noise, lattice and bounds."""

@@ -15,9 +15,9 @@ from canal.errors import InvalidValueError
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.adapters.kinds import AnyRelease
     from canal.adapters.store import AdapterRelease
     from canal.attacks.audit import Audit
+    from canal.attacks.auditor import Auditor
     from canal.attacks.canary import Canary
     from canal.attacks.paid import Paid
     from canal.attacks.traces import Check
@@ -44,7 +44,7 @@ class _Given:
 
     def refuse(self, names: Sequence[str], kind: str, instead: str) -> None:
         """Say which of these a kind of release has no use for, and what it has."""
-        given = [f"--{name}" for name in names if getattr(self, name)]
+        given = [f"--{name}" for name in names if getattr(self, name) not in (None, [])]
         if given:
             raise InvalidValueError(
                 f"{', '.join(given)}: this is a release of {kind}, which has no use for that; "
@@ -117,14 +117,15 @@ def audit(
     """Tell two worst-case worlds apart, with the code of a release: a lower bound on epsilon."""
     from canal.adapters.kinds import open_release
     from canal.adapters.store import AdapterRelease
+    from canal.attacks.kinds import auditor_of
 
     given = _Given(teacher, queries, without, init, data, most, split, part)
     opened = open_release(release)
-    found = (
-        _of_adapters(opened, given, draws, unit)
-        if isinstance(opened, AdapterRelease)
-        else _of_features(opened, given, draws, unit)
-    )
+    chosen = () if unit is None else (unit,)
+    if isinstance(opened, AdapterRelease):
+        found = _of_adapters(opened, given, auditor_of(opened, draws=draws, units=chosen))
+    else:
+        found = _of_features(opened, given, auditor_of(opened, draws=draws, units=chosen))
     if out is not None:
         found.write(out)
     if as_json:
@@ -138,16 +139,14 @@ def audit(
         raise typer.Exit(2)
 
 
-def _play(release: AnyRelease, draws: int, unit: str | None) -> Audit:
-    from canal.attacks.kinds import auditor_of
+def _play(auditor: Auditor) -> Audit:
     from canal.cli.progress import counting
 
-    auditor = auditor_of(release, draws=draws, units=() if unit is None else (unit,))
     with counting("auditing", auditor.work) as progress:
         return auditor.run(progress)
 
 
-def _of_features(release: Release, given: _Given, draws: int, unit: str | None) -> Audit:
+def _of_features(release: Release, given: _Given, auditor: Auditor) -> Audit:
     given.refuse(
         ("init", "data", "most"),
         "features",
@@ -162,7 +161,7 @@ def _of_features(release: Release, given: _Given, draws: int, unit: str | None) 
         raise InvalidValueError(
             "a canary needs --without, --queries, and --teacher for every site; give all three"
         )
-    found = _play(release, draws, unit)
+    found = _play(auditor)
     if given.teacher and given.queries is not None:
         ensemble, asked = _asked(given.teacher, given.queries, given.split, given.part)
         found = replace(found, checks=(*found.checks, *_folder(release, ensemble, asked)))
@@ -171,13 +170,15 @@ def _of_features(release: Release, given: _Given, draws: int, unit: str | None) 
     return found
 
 
-def _of_adapters(release: AdapterRelease, given: _Given, draws: int, unit: str | None) -> Audit:
+def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Audit:
     given.refuse(
         ("teacher", "queries", "without"),
         "adapters",
         "what a hospital's own patients paid is seen with --init and --data",
     )
-    if (given.init is None) != (given.data is None) or (given.most and given.data is None):
+    together = (given.init, given.data)
+    alone = (given.most, given.split, given.part)
+    if together.count(None) == 1 or (None in together and alone != (None, None, None)):
         raise InvalidValueError(
             "what a hospital's own patients paid is seen with --init and --data; give both or none"
         )
@@ -187,19 +188,22 @@ def _of_adapters(release: AdapterRelease, given: _Given, draws: int, unit: str |
             f"--part {given.part or 'is missing'}: name the hospital's cohort, one of "
             f"{', '.join(cohorts)}"
         )
-    found = _play(release, draws, unit)
-    if given.init is None or given.data is None:
-        return found
-    name = given.part if given.split and given.part else given.data.resolve().name
-    return replace(found, canary=_paid(release, given.init, given.data, given, name))
+    if given.part is not None and given.split is None:
+        raise InvalidValueError("--part is of a split; give --split, or a folder of its own")
+    # First what can be refused at once.
+    paid = None
+    if given.init is not None and given.data is not None:
+        paid = _paid(release, given.init, given.data, given)
+    return replace(_play(auditor), canary=paid)
 
 
-def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given, name: str) -> Paid:
+def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:
     from canal.attacks.paid import chosen, measure
     from canal.cli.adapters import Images
     from canal.cli.progress import counting
     from canal.teachers.run import load_initialisation
 
+    name = given.part or data.resolve().name
     arrays = Images(init).load(data, given.split, name)
     people, among = chosen(release, name, arrays, given.most)
     images = sum(len(rows) for rows in people.rows.values())
