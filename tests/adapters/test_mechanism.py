@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from canal.adapters.mechanism import COUNT_STEP, Mechanism
+from canal.adapters.mechanism import COUNT, COUNT_STEP, Mechanism
 from canal.adapters.plan import AdapterPlan
 from canal.errors import InvalidValueError
 from canal.privacy import Secret, Stream
@@ -115,7 +115,7 @@ def test_without_noise_the_sum_is_published_as_it_is(make):
     total = np.arange(-1000, 1000)
     mechanism = make("none")
     np.testing.assert_array_equal(mechanism.perturb(total, stream("none")), total)
-    assert mechanism.perturb_count(7 * 1024, Noise(Secret.seeded(0))) == 7 * 1024
+    assert mechanism.perturb_count(7 * 1024, stream("none")) == 7 * 1024
 
 
 @pytest.mark.parametrize("colluding", [0, 1])
@@ -149,7 +149,8 @@ def counted(mechanism, patients, number):
     """How many, in parts of one, with one noise for all or a share of every site."""
     if mechanism.calibrated.plan.trust == "trusted":
         parts = sum(mechanism.count(each, None) for each in patients)
-        return mechanism.perturb_count(parts, Noise(Secret.seeded(number)))
+        once = Noise(Secret.seeded(number)).of_statistic(COUNT)
+        return int(mechanism.perturb_count(parts, once))
     return sum(
         mechanism.count(each, Noise(Secret.seeded(number).at(str(site))))
         for site, each in enumerate(patients)

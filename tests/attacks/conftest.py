@@ -40,6 +40,42 @@ def make_mechanism():
 
 
 @pytest.fixture(scope="session")
+def make_rounds():
+    """A mechanism of rounds whose scales and bounds nobody had to measure: six channels of two."""
+    import torch
+
+    from canal.adapters.mechanism import Mechanism
+    from canal.adapters.plan import AdapterPlan
+    from canal.adapters.public import Public
+
+    def make(allocation="flat", *, channels=6, **choices):
+        blocks = channels if allocation == "channels" else 1
+        fitting = {
+            "epsilon": 8.0,
+            "patients": 20,
+            "parameters": 2 * channels,
+            "blocks": blocks,
+            "sites": 3,
+            "rounds": 4,
+            "allocation": allocation,
+        }
+        plan = AdapterPlan(**(fitting | choices))
+        where, basis = np.repeat(np.arange(channels), 2), None
+        if plan.directions:
+            generator = torch.Generator().manual_seed(0)
+            drawn = torch.randn(plan.parameters, plan.directions, generator=generator)
+            where, basis = np.arange(channels), torch.linalg.qr(drawn).Q.T.contiguous()
+        scales = (
+            np.geomspace(0.5, 2.0, channels) if allocation == "ellipsoid" else np.ones(channels)
+        )
+        bounds, weights = np.linspace(0.5, 3.0, blocks), np.geomspace(1.0, 100.0, blocks)
+        public = Public(where, scales, bounds, weights, 1.5, basis)
+        return Mechanism.of(plan.calibrate(weights), public)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def secrets():
     """Secrets by name, the same in every run."""
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from canal.attacks.auditor import Auditor, audit
 from canal.attacks.canary import Canary
+from canal.attacks.kinds import audit, auditor_of
 from canal.attacks.traces import different_noise, on_lattice
 from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy import Lattice, Secret
@@ -33,7 +33,7 @@ def test_a_release_that_is_right(honest, secrets):
     assert found.holds
     assert [check.what for check in found.checks if check.passed is False] == []
     assert [check.what for check in found.checks][-2:] == ["birthdays of secrets", "secret"]
-    assert [(each.unit, each.queries, each.among) for each in found.outcomes] == [
+    assert [(each.unit, each.drawn, each.among) for each in found.outcomes] == [
         ("patient", 24, 24),
         ("image", 1, 1),
         ("patient", 2, 24),
@@ -99,7 +99,7 @@ def test_seeded_noise_is_audited_and_said_to_protect_nobody(make_release, secret
 
 def test_a_seed_is_no_secret_that_passed(make_release, secrets):
     """Nothing is enumerated: that no seed explains a fresh secret would say nothing of this one."""
-    auditor = Auditor(make_release(seed=7), secrets=secrets, **QUICK)
+    auditor = auditor_of(make_release(seed=7), secrets=secrets, **QUICK)
     counted = []
     found = auditor.run(counted.append)
     assert sum(counted) == auditor.work
@@ -202,7 +202,7 @@ def test_a_canary_that_pays_more_than_is_allowed(honest, secrets):
 
 
 def test_progress_adds_up_to_the_work(honest, secrets):
-    auditor = Auditor(honest, secrets=secrets, **QUICK)
+    auditor = auditor_of(honest, secrets=secrets, **QUICK)
     counted = []
     auditor.run(counted.append)
     assert sum(counted) == auditor.work
@@ -210,7 +210,7 @@ def test_progress_adds_up_to_the_work(honest, secrets):
 
 def test_too_few_draws_are_refused(honest):
     with pytest.raises(InvalidValueError, match="draws = 10 must be at least 1000"):
-        Auditor(honest, draws=10)
+        auditor_of(honest, draws=10)
 
 
 def test_a_statement_that_does_not_follow_is_refused(honest, secrets):
@@ -225,7 +225,7 @@ def test_a_statement_that_does_not_follow_is_refused(honest, secrets):
 def test_one_query_only(make_release, make_arrays, secrets):
     found = audit(make_release(arrays=make_arrays(1)), secrets=secrets, **QUICK)
     assert found.holds
-    assert [each.queries for each in found.outcomes] == [1, 1]
+    assert [each.drawn for each in found.outcomes] == [1, 1]
 
 
 def test_a_bound_that_is_above_by_chance_refutes_nothing(honest, secrets):

@@ -11,9 +11,10 @@ import random
 import numpy as np
 import pytest
 
-from canal.attacks import game as game_module
+from canal.attacks import feature_game as game_module
 from canal.attacks.auditor import judge
-from canal.attacks.game import Game, play_rows
+from canal.attacks.feature_game import FeatureGame
+from canal.attacks.feature_rows import play_rows
 from canal.attacks.outcome import Outcome
 from canal.attacks.seeds import find_seed, repeated_secrets
 from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated, whole_numbers
@@ -39,7 +40,7 @@ def look(secrets, tmp_path):
     """What the audit finds at fault: refuted claims and failed checks."""
 
     def look(mechanism, unit, draws=5000):
-        game = Game(mechanism, unit, 4 if unit == "patient" else 1)
+        game = FeatureGame(mechanism, unit, 4 if unit == "patient" else 1)
         played = game.play(draws, secrets(f"control of {unit}"), tmp_path)
         found = {outcome.what for outcome in judge(game, played) if outcome.refuted}
         checks = (
@@ -57,10 +58,14 @@ def look_at_rows(secrets, tmp_path):
     """The same of rows that the aggregator makes: the game on pairs, and repeated noise."""
 
     def look(mechanism, pairs=1000):
-        game = Game(mechanism, "patient", 2)
+        game = FeatureGame(mechanism, "patient", 2)
         scores, stored = play_rows(game, pairs, (secrets("one"), secrets("two")), tmp_path)
         outcome = Outcome.of(game, scores, game.claimed[FEATURES], what="rows")
-        return outcome, own_noise(mechanism, stored), unrelated(mechanism, stored)
+        return (
+            outcome,
+            own_noise(mechanism, stored),
+            unrelated([rows.reshape(len(rows) // 2, -1) for rows in stored]),
+        )
 
     return look
 
@@ -202,7 +207,7 @@ def test_float_noise(mechanism, secrets, monkeypatch):
         return total + np.asarray(sigma) / self.step * noise
 
     monkeypatch.setattr(Lattice, "perturb", floating)
-    found = whole_numbers(Game(mechanism, "patient", 1), secrets("whole"))
+    found = whole_numbers(FeatureGame(mechanism, "patient", 1), secrets("whole"))
     assert found.passed is False
     assert "float64, not integers" in found.detail
 
@@ -233,18 +238,30 @@ def test_a_poor_secret_is_found_by_enumeration(mechanism, tmp_path, monkeypatch)
     def poor(count):
         return hashlib.sha256(b"canal research seed %d" % 517).digest()[:count]
 
-    assert find_seed(mechanism, Secret.create(tmp_path / "rich"), seeds=1024) is None
+    assert (
+        find_seed(
+            FeatureGame(mechanism, "patient", 1), Secret.create(tmp_path / "rich"), seeds=1024
+        )
+        is None
+    )
     monkeypatch.setattr(randomness.secrets, "token_bytes", poor)
-    assert find_seed(mechanism, Secret.create(tmp_path / "poor"), seeds=1024) == 517
+    assert (
+        find_seed(
+            FeatureGame(mechanism, "patient", 1), Secret.create(tmp_path / "poor"), seeds=1024
+        )
+        == 517
+    )
 
 
 @pytest.mark.slow
 def test_a_secret_of_sixteen_bits_is_found_by_enumeration(mechanism, tmp_path):
     """All 65,536 are tried; the secret of the real code is not among them."""
-    assert find_seed(mechanism, Secret.create(tmp_path / "secret")) is None
+    assert (
+        find_seed(FeatureGame(mechanism, "patient", 1), Secret.create(tmp_path / "secret")) is None
+    )
     tried = []
     poor = Secret(Secret.seeded(54_321).value, private=True)
-    assert find_seed(mechanism, poor, progress=tried.append) == 54_321
+    assert find_seed(FeatureGame(mechanism, "patient", 1), poor, progress=tried.append) == 54_321
     assert sum(tried) == 54_321
 
 
@@ -266,7 +283,7 @@ def test_one_teacher_with_twice_the_weight(
     assert FEATURES in found
     assert any(what.startswith("distance") for what in found)
     if unit == "patient":
-        assert Game(mechanism, unit, 1).worst[0] == favourite
+        assert FeatureGame(mechanism, unit, 1).worst[0] == favourite
         assert look_at_rows(mechanism)[0].refuted
 
 

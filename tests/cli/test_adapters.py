@@ -52,6 +52,11 @@ def test_the_page_tells_what_is_said(story):
     stated = re.findall(r"^\| `([\w-]+)`.*\| `(\w+)` \|.* ([\d.]+) \|$", PAGE, re.MULTILINE)
     assert {unit: epsilon for _, unit, epsilon in stated} == rows
     assert "20 masks" in said["student predict"]
+    assert (
+        "One patient added or removed (5 of 5 rounds; rounds): told apart" in said["audit adapters"]
+    )
+    assert "patients of dermoscopy, the one that moved this release most" in said["audit adapters"]
+    assert "Nothing that was stated is refuted" in said["audit adapters"]
     # The last line of the page that trains adapters is the rehearsal.
     assert said["adapters train"].startswith("NOT PRIVATE: the noise is seeded")
 

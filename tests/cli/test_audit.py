@@ -139,6 +139,8 @@ def test_a_fault_is_exit_code_2(call, monkeypatch):
     [
         (("queries",), "holds no release"),
         (("release", "--draws", "5"), "at least 1000"),
+        (("release", "--unit", "membership"), "of features; choose one of patient, image"),
+        (("release", "--data", "queries"), "--data: this is a release of features"),
         (("release", "--without", "without"), "give all three"),
         (("release", *TEACHERS), "give both or none"),
         (("release", "--queries", "queries"), "give both or none"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from canal.attacks.game import FEATURES, Game
+from canal.attacks.feature_game import FEATURES, FeatureGame
 from canal.attacks.hostile import feature_teacher, worlds
 from canal.attacks.outcome import Outcome
 from canal.errors import FederationError
@@ -139,7 +139,7 @@ def play(tmp_path, monkeypatch):
         scores = []
         for transcript in transcripts:
             mechanism, seen = transcript.seen()
-            game = Game(mechanism, "patient", 2)
+            game = FeatureGame(mechanism, "patient", 2)
             # What is stored is rounded to 16 bits; the adversary has the whole sum.
             units = np.ldexp(1.0, -mechanism.shift)[None, :, None]
             flat = (seen * units).reshape(PAIRS, 2, -1)

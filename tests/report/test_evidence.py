@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from canal.attacks.auditor import audit
 from canal.attacks.inversion import Inversion, Likeness
+from canal.attacks.kinds import audit
 from canal.attacks.traces import Check
 from canal.errors import DataError
 from canal.privacy import Secret

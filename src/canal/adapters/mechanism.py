@@ -112,19 +112,33 @@ class Mechanism:
 
     def count(self, patients: int, own: Noise | None) -> int:
         """How many patients a site has, in parts of one; with its share of the noise, if any."""
-        plan, parts = self.calibrated.plan, round(patients / COUNT_STEP)
-        if own is None:
-            return parts
+        parts = round(patients / COUNT_STEP)
+        return parts if own is None else int(self.share_count(parts, own.of_statistic(COUNT)))
+
+    def share_count(self, parts: ArrayLike, stream: Stream) -> NDArray[np.int64]:
+        """Add a site's share of the noise to the number of its patients.
+
+        Args:
+            parts: of one; private.
+            stream: of this site and its count.
+        """
+        plan, numbers = self.calibrated.plan, np.asarray(parts, dtype=np.int64)
         std = share_std(self.calibrated.count_sigma / COUNT_STEP, plan.shares, plan.colluding)
         check_share(std)
-        return parts + int(rounded_gaussian(std, (1,), own.of_statistic(COUNT))[0])
+        return rounded_gaussian(std, numbers.shape, stream) + numbers
 
-    def perturb_count(self, parts: int, noise: Noise) -> int:
-        """Add noise once to the number of all patients, in parts of one."""
+    def perturb_count(self, parts: ArrayLike, stream: Stream) -> NDArray[np.int64]:
+        """Add noise once to the number of all patients.
+
+        Args:
+            parts: of one; private.
+            stream: of the count.
+        """
+        numbers = np.asarray(parts, dtype=np.int64)
         if self.calibrated.plan.allocation == "none":
-            return parts
+            return numbers
         std = self.calibrated.count_sigma / COUNT_STEP
-        return parts + int(rounded_gaussian(std, (1,), noise.of_statistic(COUNT))[0])
+        return rounded_gaussian(std, numbers.shape, stream) + numbers
 
     def bounded(self, total: ArrayLike) -> NDArray[np.int64]:
         """A site's sum as if it had no more patients than the plan says; never further apart."""

@@ -80,7 +80,12 @@ class Public:
                 f"the basis has {tuple(self.basis.shape)} numbers, not {plan.directions} directions"
                 f" of {plan.parameters}"
             )
-        blocks = self.channels if plan.blocks > 1 else np.zeros_like(self.channels)
+        return self.bounding
+
+    @property
+    def bounding(self) -> Clip:
+        """How a patient is bounded who has these coordinates, whatever plan they belong to."""
+        blocks = self.channels if self.blocks > 1 else np.zeros_like(self.channels)
         return Clip(self.scales[self.channels], blocks, self.bounds, self.length, self.basis)
 
     def to_json(self) -> dict[str, Any]:

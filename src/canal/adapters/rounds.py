@@ -26,7 +26,7 @@ from canal.adapters.agreement import AdapterAgreement
 from canal.adapters.card import render
 from canal.adapters.charges import charges, covers
 from canal.adapters.cohorts import Cohorts, LocalCohorts
-from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
+from canal.adapters.mechanism import COUNT, COUNT_STEP, Mechanism, Stored
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.start import Start, settled
 from canal.adapters.statement import facts_of, noise_source, stamp, state
@@ -231,7 +231,8 @@ class _Run:
         if not path.is_file():
             parts = self.cohorts.count(mechanism)
             if self.noise is not None:
-                parts = mechanism.perturb_count(parts, self.noise)
+                stream = self.noise.of_statistic(COUNT)
+                parts = int(mechanism.perturb_count(parts, stream))
             replace_file(path, json.dumps({"patients": parts}).encode())
         parts = int(json.loads(path.read_bytes())["patients"])
         self.cohorts.publish(parts)

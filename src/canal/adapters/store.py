@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,8 +89,8 @@ class AdapterRelease(Folder):
         basis = read_basis(self.path) if self.plan.directions else None
         return Public.from_json(self.manifest.statistics, channels, basis)
 
-    def trajectory(self, coordinates: Coordinates) -> Trajectory:
-        """Every round's step, taken again.
+    def mechanism(self, coordinates: Coordinates) -> Mechanism:
+        """What turned gradients into sums, every number derived again.
 
         Args:
             coordinates: of the shared initialisation with the adapter installed.
@@ -100,14 +101,28 @@ class AdapterRelease(Folder):
                 f"{len(coordinates)} of that name; give the initialisation that it started from"
             )
         public = self.public(coordinates.groups)
-        mechanism = Mechanism.of(self.plan.calibrate(public.weights), public)
+        return Mechanism.of(self.plan.calibrate(public.weights), public)
+
+    def walk(self, coordinates: Coordinates) -> Iterator[Trajectory]:
+        """Where the adapter is before every round, and after the last; one and the same, moved.
+
+        Args:
+            coordinates: of the shared initialisation with the adapter installed.
+        """
+        mechanism = self.mechanism(coordinates)
         course = Trajectory(coordinates.read(), self.settings, self.plan.rounds)
+        yield course
         for number in range(len(self)):
             course.move(mechanism.direction(self.sums(number), self.patients))
+            yield course
+
+    def trajectory(self, coordinates: Coordinates) -> Trajectory:
+        """Every round's step, taken again."""
+        *_, course = self.walk(coordinates)
         return course
 
-    def teach(self, network: nn.Module) -> nn.Module:
-        """Give a network, the shared initialisation, what the patients taught it; in place.
+    def install(self, network: nn.Module) -> Coordinates:
+        """Prepare a network, the shared initialisation, for the rounds; in place.
 
         Args:
             network: with the very weights that the rounds started from.
@@ -116,7 +131,15 @@ class AdapterRelease(Folder):
             raise ReleaseError(
                 "this network is not the initialisation that the release started from; give that"
             )
-        coordinates = self.plan.adapter.install(network)
+        return self.plan.adapter.install(network)
+
+    def teach(self, network: nn.Module) -> nn.Module:
+        """Give a network, the shared initialisation, what the patients taught it; in place.
+
+        Args:
+            network: with the very weights that the rounds started from.
+        """
+        coordinates = self.install(network)
         coordinates.write(self.trajectory(coordinates).adapter.float())
         merge(network)
         return network

@@ -31,7 +31,8 @@ class Audit:
         delta: of every epsilon here.
         outcomes: one a game.
         checks: of what noise must not leave behind.
-        canary: what one real patient moved, where somebody trained without.
+        canary: what one real patient moved, where somebody trained without; or what real patients
+            paid for rounds (`canal.attacks.paid`).
     """
 
     release: str
@@ -52,11 +53,11 @@ class Audit:
 
     @property
     def paper_falls_short(self) -> bool:
-        """Whether a patient is shown to pay more than the paper's accounting states.
+        """Whether a patient is shown to pay more than the paper's accounting of features states.
 
         Shown as all else is here: at a false-alarm rate of 1e-6 for each bound.
         """
-        return self._surely_paid > self.stated["paper"]
+        return self._surely_paid > self.stated.get("paper", math.inf)
 
     @property
     def _surely_paid(self) -> float:

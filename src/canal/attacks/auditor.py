@@ -10,48 +10,38 @@ teachers all of its noise (`canal.attacks.residue`).
 A bound of 95 % is above a claim that is exactly true in one run out of twenty. Alarm is therefore
 raised at a false-alarm rate of 1e-6 for each bound, while the numbers in the tables are the usual
 95 %.
+
+What to play and where to look depends on the kind of a release: `canal.attacks.feature_auditor`,
+`canal.attacks.rounds_auditor`; `canal.attacks.kinds` tells which.
 """
 
 from __future__ import annotations
 
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
+from canal.adapters.kinds import AnyRelease
 from canal.attacks.audit import Audit
-from canal.attacks.game import FEATURES, Game, Played, Progress, play_rows
-from canal.attacks.hostile import AUDITED, Audited
+from canal.attacks.game import Game, Played, Progress
 from canal.attacks.outcome import ALARM, Outcome
 from canal.attacks.seeds import DRAWN, SEEDS, find_seed, repeated_secrets
-from canal.attacks.traces import (
-    Check,
-    different_noise,
-    distances,
-    noise_is_wide,
-    on_lattice,
-    own_noise,
-    unrelated,
-    whole_numbers,
-)
+from canal.attacks.traces import Check, distances, noise_is_wide, unrelated, whole_numbers
 from canal.errors import InvalidValueError
 from canal.privacy.randomness import Secret
-from canal.release.mechanism import Mechanism
-from canal.release.statistics import Statistics
-from canal.release.store import Release
-from canal.release.verification import check_statement
+from canal.privacy.units import Unit
 
 Secrets = Callable[[str], Secret]
 
 DRAWS = 100_000
 # Noise values that one game may take; about ten seconds on two cores.
 VALUES = 4e8
-_FEWEST_DRAWS = 1000
-_PER_PAIR = 20
-# A row with a key of its own takes as long as this many values at once.
-_SINGLE = 3000
+FEWEST_DRAWS = 1000
+# Something with a key of its own takes as long as this many values at once.
+SINGLE = 3000
 _SEEDED = (
     "the noise came from a seed, so there is no secret to find; whoever knows the seed, or tries "
     "all small ones, takes all of it off"
@@ -59,53 +49,74 @@ _SEEDED = (
 
 
 @dataclass(frozen=True)
-class Auditor:
+class Auditor(ABC):
     """What is to be done for one release; it knows how much that is before it begins.
 
     Args:
         release: any, private or not.
         draws: in each world of each game.
-        units: whose neighbours to try.
+        units: whose neighbours to try; all that the kind of release has, if not given.
         secrets: makes the secret of a part of the audit, by its name; the operating system's, as
             the aggregator does, if not given.
         seeds: how many to try in place of the secret.
         values: noise values that one game may take.
     """
 
-    release: Release
+    release: AnyRelease
     draws: int = DRAWS
-    units: Sequence[Audited] = AUDITED
+    units: Sequence[Unit] = ()
     secrets: Secrets | None = None
     seeds: int = SEEDS
     values: float = VALUES
 
+    # Those that have neighbours to try.
+    known: ClassVar[tuple[Unit, ...]]
+
     def __post_init__(self) -> None:
-        if self.draws < _FEWEST_DRAWS:
+        if self.draws < FEWEST_DRAWS:
             raise InvalidValueError(
-                f"draws = {self.draws!r} must be at least {_FEWEST_DRAWS}; fewer prove nothing"
+                f"draws = {self.draws!r} must be at least {FEWEST_DRAWS}; fewer prove nothing"
             )
+        for unit in self.units:
+            if unit not in self.known:
+                raise InvalidValueError(
+                    f"unit = {unit!r} has no neighbours to try in a release of "
+                    f"{self.release.kind}; choose one of {', '.join(self.known)}"
+                )
 
-    @cached_property
-    def games(self) -> list[Game]:
+    @property
+    @abstractmethod
+    def games(self) -> Sequence[Game]:
         """One a unit; a statement that does not follow from the plan is refused here."""
-        calibrated = check_statement(self.release.manifest)
-        statistics = Statistics.from_json(self.release.manifest.statistics)
-        mechanism = Mechanism.of(calibrated, statistics)
-        values = self.values if self._noisy else 0.0
-        return [Game.within(mechanism, unit, self._draws, values) for unit in self.units]
 
-    @cached_property
-    def pair(self) -> Game:
-        """That of two queries, row by row; of one, where there are no two."""
-        mechanism = self.games[0].mechanism
-        return Game(mechanism, "patient", min(2, self.release.plan.participants.queries))
+    @property
+    @abstractmethod
+    def stated(self) -> dict[str, float]:
+        """Epsilon of every unit that the noise is worth, exact."""
+
+    @abstractmethod
+    def in_the_folder(self) -> list[Check]:
+        """What the folder itself shows, without playing anything."""
+
+    def alone(
+        self,
+        secret: Secrets,  # noqa: ARG002
+        folder: Path,  # noqa: ARG002
+        progress: Progress,  # noqa: ARG002
+    ) -> tuple[list[Outcome], list[Check]]:
+        """What is drawn with a key of its own, one by one; nothing, unless a kind needs it."""
+        return [], []
+
+    @property
+    def singles(self) -> int:
+        """How many that are."""
+        return 0
 
     @property
     def work(self) -> int:
         """How much progress will be told in all: noise values, or what takes as long."""
-        drawn = sum(game.values * self._draws for game in self.games)
-        rows = 4 * self._pairs if self._noisy else 0
-        return drawn + _SINGLE * (rows + (self.seeds if self._secret else 0))
+        drawn = sum(game.values * self.draws_made for game in self.games)
+        return drawn + SINGLE * (self.singles + (self.seeds if self._secret else 0))
 
     def run(self, progress: Progress = lambda count: None) -> Audit:
         """Play every game and make every check."""
@@ -117,84 +128,63 @@ class Auditor:
             outcomes: list[Outcome] = []
             checks: list[Check] = []
             for game in self.games:
-                played = game.play(self._draws, secret(game.unit), folder, progress)
+                played = game.play(self.draws_made, secret(game.unit), folder, progress)
                 outcomes += judge(game, played)
                 checks.append(distances(game))
-                if self._noisy:
+                if self.noisy:
                     checks.append(noise_is_wide(played, f"width of the noise, {game.unit}"))
-            if self._noisy and self.pair.queries == 2:
-                secrets = secret("rows-0"), secret("rows-1")
-                scores, stored = play_rows(
-                    self.pair, self._pairs, secrets, folder, lambda count: progress(_SINGLE * count)
-                )
-                claimed = self.pair.claimed[FEATURES]
-                what = f"{FEATURES}, row by row as the aggregator makes them"
-                outcomes.append(Outcome.of(self.pair, scores, claimed, what=what))
-                checks += [check(self.pair.mechanism, stored) for check in (own_noise, unrelated)]
+                    checks += _sampled(game, played)
+            more, others = self.alone(secret, folder, progress)
+            outcomes, checks = outcomes + more, checks + others
             checks += [
-                _normal(outcomes, noisy=self._noisy),
+                _normal(outcomes, noisy=self.noisy),
                 whole_numbers(self.games[0], secret("lattice")),
-                on_lattice(self.release, self.games[0].mechanism.calibrated),
-                different_noise(self.release),
+                *self.in_the_folder(),
             ]
             if self._secret:
                 checks.append(_birthdays(folder))
                 checks.append(self._enumerate(secret("seeds"), progress))
-            elif self._noisy:
+            elif self.noisy:
                 checks.append(Check("secret", None, _SEEDED, folder=True))
-        plan, promise = self.release.plan, self.games[0].mechanism.calibrated.guarantee
         return Audit(
             self.release.manifest.digest,
             self.release.manifest.software,
             str(self.release.statement["stamp"]),
-            {
-                "patient": promise.epsilon(plan.delta, "patient"),
-                "image": promise.epsilon(plan.delta, "image"),
-                "paper": promise.epsilon(plan.delta, "paper", plan.conversion),
-            },
-            plan.delta,
+            self.stated,
+            self.release.plan.delta,
             tuple(outcomes),
             tuple(checks),
         )
 
     @property
-    def _noisy(self) -> bool:
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
         return self.release.plan.allocation != "none"
+
+    @property
+    def draws_made(self) -> int:
+        """Where nothing varies, a few are as good as many."""
+        return self.draws if self.noisy else FEWEST_DRAWS
+
+    @property
+    def values_allowed(self) -> float:
+        """Noise values that one game may take; as few as can be where nothing varies."""
+        return self.values if self.noisy else 0.0
 
     @property
     def _secret(self) -> bool:
         """Whether a secret is behind the noise; a research run has a seed in its place."""
-        return self._noisy and self.release.private
-
-    @property
-    def _draws(self) -> int:
-        """Where nothing varies, a few are as good as many."""
-        return self.draws if self._noisy else _FEWEST_DRAWS
-
-    @property
-    def _pairs(self) -> int:
-        return max(_FEWEST_DRAWS, self.draws // _PER_PAIR)
+        return self.noisy and self.release.private
 
     def _enumerate(self, secret: Secret, progress: Progress) -> Check:
         seed = find_seed(
-            self.games[0].mechanism,
+            self.games[0],
             secret,
             seeds=self.seeds,
-            progress=lambda count: progress(_SINGLE * count),
+            progress=lambda count: progress(SINGLE * count),
         )
         said = f"none of {self.seeds} seeds gives" if seed is None else f"seed {seed} gives"
         return Check("secret", seed is None, f"{said} again the noise of a secret drawn now", 1e-14)
-
-
-def _birthdays(folder: Path) -> Check:
-    again = repeated_secrets(folder)
-    said = f"{again} of {DRAWN} secrets drawn now by this code were drawn before"
-    return Check("birthdays of secrets", not again, said, 1e-70)
-
-
-def audit(release: Release, progress: Progress = lambda count: None, **choices: Any) -> Audit:
-    """Audit a release; the choices are those of `Auditor`."""
-    return Auditor(release, **choices).run(progress)
 
 
 def judge(game: Game, played: Played) -> list[Outcome]:
@@ -208,6 +198,20 @@ def judge(game: Game, played: Played) -> list[Outcome]:
             for name in names
         ]
     return found
+
+
+def _sampled(game: Game, played: Played) -> list[Check]:
+    """Whether values of a game are related that must not be; where it kept any."""
+    if not played.sample:
+        return []
+    found = unrelated(played.sample)
+    return [replace(found, what=f"{found.what}, {game.unit}")]
+
+
+def _birthdays(folder: Path) -> Check:
+    again = repeated_secrets(folder)
+    said = f"{again} of {DRAWN} secrets drawn now by this code were drawn before"
+    return Check("birthdays of secrets", not again, said, 1e-70)
 
 
 def _normal(outcomes: Sequence[Outcome], *, noisy: bool) -> Check:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.privacy.randomness import Stream
+from canal.release.calibration import CalibratedPlan, statistic_lattice
 from canal.release.statistics import Name, Sum
 
 Floats = NDArray[np.float64]
@@ -67,3 +68,13 @@ class Moved:
         """Of the noise in published values over its stated variance, summed."""
         clear = np.array(self.sums[world].mean(), dtype=np.float64)[self.where]
         return float(np.square((values - clear) / (self.sigma or 1.0)).sum())
+
+
+def off_lattice(values: Floats, calibrated: CalibratedPlan, name: Name) -> float:
+    """The share of a statistic's published values that are no whole number of lattice steps."""
+    plan = calibrated.plan
+    terms = plan.participants.teachers * plan.participants.queries
+    bound = plan.bound if name == "caps" else 1.0
+    steps = values / (statistic_lattice(calibrated, name).step * bound / terms)
+    # The published double is the nearest to its product; 32 bits of 53 are left for it.
+    return float((np.abs(steps - np.rint(steps)) > 1e-5).mean())

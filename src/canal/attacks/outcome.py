@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from canal.attacks.bounds import counted_epsilon, gaussian_mu, normality
-from canal.attacks.game import FEATURES, Game, Scores, takes_part
-from canal.attacks.hostile import Audited
+from canal.attacks.game import Game, Scores
 from canal.privacy.gaussian import epsilon_from_rho
+from canal.privacy.units import Unit
 from canal.release.calibration import finite_or_none
 from canal.release.digits import downwards, number
 
@@ -24,8 +24,10 @@ class Outcome:
 
     Args:
         unit: whose neighbours were told apart.
+        neighbours: what they differ by.
         what: was drawn.
-        queries: of the queries that the unit takes part in, on how many.
+        times: what is published again and again, queries or rounds.
+        drawn: of those that the unit takes part in, how many.
         among: in how many it takes part.
         delta: of every epsilon here.
         draws: in each world.
@@ -36,11 +38,14 @@ class Outcome:
         sure_epsilon: the larger of both bounds, each at a false-alarm rate of 1e-6.
         refuted: whether a bound is above the claim at that rate.
         part: whether it is one part of what another outcome is about.
+        composes: whether all that was drawn is published again and again.
     """
 
-    unit: Audited
+    unit: Unit
+    neighbours: str
     what: str
-    queries: int
+    times: str
+    drawn: int
     among: int
     delta: float
     draws: int
@@ -51,31 +56,35 @@ class Outcome:
     sure_epsilon: float
     refuted: bool
     part: bool = False
+    composes: bool = False
 
     @classmethod
     def of(
         cls, game: Game, scores: Scores, claimed_mu: float, *, what: str, part: bool = False
     ) -> Outcome:
         """Of the scores of a game."""
-        plan = game.plan
+        delta = game.delta
         sure = 1 - ALARM
         sure_mu = gaussian_mu(*scores, confidence=sure)
-        sure_counted = counted_epsilon(*scores, plan.delta, confidence=sure)
-        refuted = sure_mu > claimed_mu or sure_counted > exact_epsilon(claimed_mu, plan.delta)
+        sure_counted = counted_epsilon(*scores, delta, confidence=sure)
+        refuted = sure_mu > claimed_mu or sure_counted > exact_epsilon(claimed_mu, delta)
         return cls(
             game.unit,
+            game.neighbours,
             what,
-            game.queries,
-            takes_part(plan, game.unit),
-            plan.delta,
+            game.times,
+            game.drawn,
+            game.among,
+            delta,
             len(scores[0]),
             claimed_mu,
             gaussian_mu(*scores, confidence=CONFIDENCE),
-            counted_epsilon(*scores, plan.delta, confidence=CONFIDENCE),
+            counted_epsilon(*scores, delta, confidence=CONFIDENCE),
             normality(*scores),
-            max(exact_epsilon(sure_mu, plan.delta), sure_counted),
+            max(exact_epsilon(sure_mu, delta), sure_counted),
             refuted,
             part,
+            what == game.repeated,
         )
 
     @property
@@ -97,22 +106,19 @@ class Outcome:
 
     @property
     def composed_mu(self) -> float | None:
-        r"""The Gaussian bound for all queries of the unit, $\mu\sqrt{N/Q}$; None if not known.
+        r"""The Gaussian bound for all queries or rounds, $\mu\sqrt{N/Q}$; None if not known.
 
-        Noise of different queries is independent, which other parts of the audit look at, so that
-        $\mu^2$ adds up. A statistic is published once; with one in the game, nothing follows.
+        Their noise is independent, which other parts of the audit look at, so that $\mu^2$ adds
+        up. A statistic is published once; with one in the game, nothing follows.
         """
-        if self.what != FEATURES:
+        if not self.composes:
             return None
-        return self.gaussian_mu * math.sqrt(self.among / self.queries)
+        return self.gaussian_mu * math.sqrt(self.among / self.drawn)
 
     def words(self) -> str:
         """What was found, in a sentence or two."""
-        if self.unit == "patient":
-            scope = f"{self.queries} of {self.among} queries"
-            said = f"A teacher changed by one patient ({scope}; {self.what}): "
-        else:
-            said = f"The query images of one person changed, {self.queries} ({self.what}): "
+        scope = f"{self.drawn} of {self.among} {self.times}"
+        said = f"{self.neighbours} ({scope}; {self.what}): "
         if math.isinf(self.gaussian_mu):
             said += "one look tells the worlds apart, nothing varies."
         else:
@@ -131,9 +137,9 @@ class Outcome:
                 "million it is not, so nothing is refuted."
             )
         said += f". That is not refuted, and {100 * self.reached:.0f} % of it is reached."
-        if self.queries < self.among and self.composed_mu is not None:
+        if self.drawn < self.among and self.composed_mu is not None:
             every = number(exact_epsilon(self.composed_mu, self.delta))
-            said += f" Noise of queries being independent, that makes {every} on all of them."
+            said += f" Noise of {self.times} being independent, that makes {every} on all of them."
         return said
 
     def to_json(self) -> dict[str, Any]:
@@ -142,7 +148,8 @@ class Outcome:
             "unit": self.unit,
             "what": self.what,
             "part": self.part,
-            "queries": self.queries,
+            "times": self.times,
+            "drawn": self.drawn,
             "among": self.among,
             "draws": self.draws,
             "claimed": {
@@ -155,7 +162,7 @@ class Outcome:
                 "normality": self.normality,
             },
             "clopper_pearson": {"epsilon": self.counted_epsilon},
-            "all_queries": None
+            "all_times": None
             if self.composed_mu is None
             else {
                 "mu": finite_or_none(self.composed_mu),

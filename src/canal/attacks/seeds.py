@@ -8,21 +8,16 @@ noise came from a seed has no secret, and is not asked for one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from canal.attacks.hostile import feature_teacher, worlds
+from canal.attacks.game import Game
 from canal.privacy.randomness import Secret
-from canal.release.mechanism import Mechanism
 from canal.release.noise import Noise
-from canal.release.rows import make_rows, totals
 
 SEEDS = 1 << 16
 DRAWN = 1024
-# Rows that a seed must explain, each of one value at least, each value of nine bits and more.
-_ROWS = 8
 _CONTEXT = (b"audit", b"seeds")
 
 
@@ -38,7 +33,7 @@ def repeated_secrets(folder: Path, draws: int = DRAWN) -> int:
 
 
 def find_seed(
-    mechanism: Mechanism,
+    game: Game,
     secret: Secret,
     *,
     seeds: int = SEEDS,
@@ -54,30 +49,19 @@ def find_seed(
         most 2^-72.
 
     Args:
-        mechanism: of the release.
+        game: of the release; it makes eight rows.
         secret: as the aggregator draws it.
         seeds: how many to try.
         progress: called with the number of seeds tried.
     """
-    few = replace(
-        mechanism,
-        channels=mechanism.channels[:4],
-        caps=mechanism.caps[:4],
-        sigma=mechanism.sigma[:4],
-        shift=mechanism.shift[:4],
-    )
-    plan = mechanism.calibrated.plan
-    world, _ = worlds("patient", feature_teacher(plan), plan, [False] * _ROWS)
-    summed = list(totals(few, world.ensemble, world.queries))
-    rows = list(make_rows(few, summed, world.queries, Noise(secret, _CONTEXT)))
+    rows = list(game.rows(Noise(secret, _CONTEXT)))
 
-    def explains(candidate: Secret, row: int) -> bool:
-        stream = Noise(candidate, _CONTEXT).of_query(world.queries, row)
-        return np.array_equal(few.perturb(summed[row], stream), rows[row])
+    def explains(candidate: Secret) -> bool:
+        again = game.rows(Noise(candidate, _CONTEXT))
+        return all(np.array_equal(*pair) for pair in zip(again, rows, strict=True))
 
     for seed in range(seeds):
-        candidate = Secret.seeded(seed)
-        if all(explains(candidate, row) for row in range(_ROWS)):
+        if explains(Secret.seeded(seed)):
             return seed
         progress(1)
     return None

@@ -7,18 +7,20 @@ mistake that was made before, by others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from canal.attacks.game import FEATURES, Floats, Game, Played
+from canal.attacks.game import Floats, Game, Played
+from canal.attacks.moved import off_lattice
 from canal.attacks.view import released_rows, spreads
-from canal.privacy.randomness import Secret, Stream
-from canal.release.calibration import CalibratedPlan, statistic_lattice
+from canal.privacy.randomness import Secret
+from canal.release.calibration import CalibratedPlan
 from canal.release.mechanism import Mechanism
-from canal.release.statistics import Name, Statistics
+from canal.release.statistics import Statistics
 from canal.release.store import Release
 
 RARE = 1e-9
@@ -51,40 +53,27 @@ class Check:
 def distances(game: Game) -> Check:
     """See that the worlds of a game are no further apart before noise than was stated, anywhere.
 
-    No draw is needed for that. Part by part and channel by channel: what is a little too far in one
+    No draw is needed for that. Part by part and block by block: what is a little too far in one
     of many does not show in a game about all of them.
     """
     what = f"distance of a{'n' if game.unit == 'image' else ''} {game.unit}"
-    mechanism = game.mechanism
-    promise = {event.name: event for event in mechanism.calibrated.guarantee.events}
-    stated = promise[FEATURES].exposure(game.unit).sensitivity
-    reach = np.asarray(stated) * mechanism.teachers * (1 + 1e-12)
-    for query in range(min(2, game.queries)):
-        before, after = game.moved_features(query)
-        apart = np.sqrt(np.square(after - before).sum(axis=1)) * mechanism.lattice.step
-        if (apart > reach).any():
-            channel = int(mechanism.channels[int((apart - reach).argmax())])
-            detail = f"{apart.max():.4g} in channel {channel}, and {float(reach):.4g} is stated"
-            return Check(what, False, detail)
-    for moved in game.moved_statistics:
-        limit = float(np.max(promise[moved.name].exposure(game.unit).sensitivity)) * (1 + 1e-12)
-        if moved.reach > limit:
-            detail = f"{moved.reach:.4g} of the {moved.name}, and {limit:.4g} is stated"
-            return Check(what, False, detail)
+    worst = max(game.reaches(), key=lambda reach: reach.found - reach.stated)
+    if worst.found > worst.stated * (1 + 1e-12):
+        detail = f"{worst.found:.4g} in {worst.what}, and {worst.stated:.4g} is stated"
+        return Check(what, False, detail)
     return Check(what, True, "before noise, nothing is moved further than is stated")
 
 
 def noise_is_wide(played: Played, what: str) -> Check:
-    """See that the noise of every channel and statistic is as wide as was stated.
+    """See that all noise is as wide as was stated.
 
-    The variance that was drawn is chi-square about the stated one, or more where it was rounded to
-    16 bits.
+    The variance that was drawn is chi-square about the stated one, or more where it was rounded.
     """
-    count = sum(len(ratios) for ratios in played.spread.values())
+    count = sum(ratios.size for ratios in played.spread.values())
     least = _least_chi_square(played.freedom, 1 / count) / played.freedom
     for name, ratios in played.spread.items():
         if ratios.min() < least:
-            detail = f"{name} have {math.sqrt(ratios.min()):.4g} of the deviation that is stated"
+            detail = f"{math.sqrt(ratios.min()):.4g} of the deviation that is stated, in {name}"
             return Check(what, False, detail, RARE)
     smallest = min(float(ratios.min()) for ratios in played.spread.values())
     detail = f"at least {math.sqrt(smallest):.4g} of the stated deviation in {count} places"
@@ -92,36 +81,12 @@ def noise_is_wide(played: Played, what: str) -> Check:
 
 
 def whole_numbers(game: Game, secret: Secret) -> Check:
-    """See that noise is integers, added to integers, and the same whatever it is added to.
-
-    A float sum of data and noise has low-order bits that depend on the data (Mironov 2012).
-    """
-    mechanism, calibrated = game.mechanism, game.mechanism.calibrated
+    """See that noise is integers, added to integers, and the same whatever it is added to."""
     what = "whole numbers"
-    if calibrated.plan.allocation == "none":
+    if not game.noisy:
         return Check(what, None, "no noise was added")
-    total = np.arange(64 * len(mechanism.channels)).reshape(len(mechanism.channels), 64)
-    std = (mechanism.teachers * mechanism.sigma)[:, None]
-    drawn = [
-        mechanism.lattice.perturb(
-            total * factor,
-            std,
-            Stream(secret.key(b"audit whole numbers")),
-            bound=float(mechanism.teachers),
-            storage="int32",
-        )
-        for factor in (0, 1)
-    ]
-    if not all(np.issubdtype(values.dtype, np.signedinteger) for values in drawn):
-        return Check(what, False, f"noise on features is {drawn[0].dtype}, not integers")
-    if not np.array_equal(drawn[1] - total, drawn[0]):
-        return Check(what, False, "noise on features depends on what it is added to")
-    for moved in game.moved_statistics:
-        stream = Stream(secret.key(b"audit whole numbers", moved.name.encode()))
-        found = off_lattice(moved.draw(0, 1000, stream), calibrated, moved.name)
-        if found:
-            return Check(what, False, f"{found:.1%} of the noisy {moved.name} are off the lattice")
-    return Check(what, True, "noise is integers, whatever it is added to")
+    wrong = game.not_whole(secret)
+    return Check(what, not wrong, wrong or "noise is integers, whatever it is added to")
 
 
 def on_lattice(release: Release, calibrated: CalibratedPlan) -> Check:
@@ -144,16 +109,6 @@ def on_lattice(release: Release, calibrated: CalibratedPlan) -> Check:
             return Check(what, False, detail, RARE, folder=True)
     detail = "on the lattice, and vary as much as their noise"
     return Check(what, True, detail, 2 * RARE, folder=True)
-
-
-def off_lattice(values: Floats, calibrated: CalibratedPlan, name: Name) -> float:
-    """The share of a statistic's published values that are no whole number of lattice steps."""
-    plan = calibrated.plan
-    terms = plan.participants.teachers * plan.participants.queries
-    bound = plan.bound if name == "caps" else 1.0
-    steps = values / (statistic_lattice(calibrated, name).step * bound / terms)
-    # The published double is the nearest to its product; 32 bits of 53 are left for it.
-    return float((np.abs(steps - np.rint(steps)) > 1e-5).mean())
 
 
 def own_noise(mechanism: Mechanism, stored: tuple[Floats, Floats]) -> Check:
@@ -183,47 +138,46 @@ def own_noise(mechanism: Mechanism, stored: tuple[Floats, Floats]) -> Check:
     return Check(what, True, f"none of {2 * count} rows repeats another's", alarm)
 
 
-def unrelated(mechanism: Mechanism, stored: tuple[Floats, Floats]) -> Check:
-    """See that noise of different values, in one row and in two that follow, is not correlated.
+def unrelated(sample: Sequence[Floats]) -> Check:
+    """See that noise of different values, in one publication and in others, is not correlated.
 
     The largest of all correlations, by Fisher's transformation.
 
     Args:
-        mechanism: that made them.
-        stored: rows of both worlds, of queries of two kinds in turns, `[n, M, places]`.
+        sample: of each world, `[n, values]`: n draws of values that have noise of their own.
     """
     what = "noise of different values"
-    if mechanism.calibrated.plan.allocation == "none":
-        return Check(what, None, "no noise was added")
     largest, pairs = 0.0, 0
-    for rows in stored:
-        joined = rows.reshape(len(rows) // 2, -1)
+    for joined in sample:
         width = joined.std(axis=0)
         if not width.all():
             return Check(what, False, "some noise is the same in every row")
         standard = (joined - joined.mean(axis=0)) / width
         matrix = np.abs(standard.T @ standard) / len(joined)
         related = matrix[np.triu_indices(len(matrix), 1)]
-        largest = max(largest, float(related.max()))
+        largest = max(largest, float(related.max(initial=0.0)))
         pairs += related.size
-    score = math.atanh(min(largest, 1 - 1e-12)) * math.sqrt(len(stored[0]) // 2 - 3)
+    if not pairs:
+        return Check(what, None, "there is one value only")
+    score = math.atanh(min(largest, 1 - 1e-12)) * math.sqrt(len(sample[0]) - 3)
     limit = -NormalDist().inv_cdf(RARE / pairs / 2)
     detail = f"largest correlation of {pairs}: {largest:.3f}"
     return Check(what, score <= limit, detail, RARE)
 
 
-def different_noise(release: Release) -> Check:
-    r"""See that no two queries of the folder are closer than independent noise lets them be.
+def apart(rows: Floats, times: str) -> Check:
+    r"""See that no two rows of a folder are closer than independent noise lets them be.
 
     $\lVert r_i - r_j \rVert^2 / 2\sigma^2$ of two rows with noise of their own is chi-square or,
     since signal can only add, more. Noise that was used for both would cancel.
+
+    Args:
+        rows: `[n, values]`, in units of the noise.
+        times: what a row is about, queries or rounds.
     """
-    what = "noise of different queries"
-    if release.plan.allocation == "none":
-        return Check(what, None, "no noise was added", folder=True)
-    rows = released_rows(release) / spreads(release)
+    what = f"noise of different {times}"
     # What all have in common says nothing, and would cost digits.
-    rows -= rows.mean(axis=0)
+    rows = rows - rows.mean(axis=0)
     pairs = len(rows) * (len(rows) - 1) // 2
     least = _least_chi_square(rows.shape[1], 1 / max(pairs, 1))
     if not pairs or least <= 0:
@@ -232,11 +186,18 @@ def different_noise(release: Release) -> Check:
     closest = math.inf
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)
-        apart = squares[part, None] + squares - 2 * (rows[part] @ rows.T)
-        apart[np.arange(len(apart)), np.arange(start, start + len(apart))] = math.inf
-        closest = min(closest, float(apart.min()) / 2)
+        between = squares[part, None] + squares - 2 * (rows[part] @ rows.T)
+        between[np.arange(len(between)), np.arange(start, start + len(between))] = math.inf
+        closest = min(closest, float(between.min()) / 2)
     said = f"closest pair of {pairs}: {closest:.4g}, and at least {least:.4g} is expected"
     return Check(what, closest >= least, said, RARE, folder=True)
+
+
+def different_noise(release: Release) -> Check:
+    """See the same of the queries of a folder of features."""
+    if release.plan.allocation == "none":
+        return Check("noise of different queries", None, "no noise was added", folder=True)
+    return apart(released_rows(release) / spreads(release), "queries")
 
 
 def _least_chi_square(freedom: int, share: float = 1.0) -> float:

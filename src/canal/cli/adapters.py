@@ -138,7 +138,7 @@ def train(
         )
     sites = _sites(data, split, cohort or [])
     adapter = Adapter(tuple(part), rank) if part else Adapter(rank=rank)
-    images = _Images(init)
+    images = Images(init)
     shared = share(
         init,
         images.public(data, split, queries, recipient),
@@ -224,7 +224,7 @@ def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> d
     return dict.fromkeys(cohort or known, data[0])
 
 
-class _Images:
+class Images:
     """Images as the shared network wants them."""
 
     def __init__(self, init: Path) -> None:

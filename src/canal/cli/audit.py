@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,81 +11,121 @@ import typer
 
 from canal.cli.card import print_json
 from canal.cli.network import load_part
+from canal.errors import InvalidValueError
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
+    from canal.adapters.store import AdapterRelease
+    from canal.attacks.audit import Audit
+    from canal.attacks.auditor import Auditor
     from canal.attacks.canary import Canary
+    from canal.attacks.paid import Paid
     from canal.attacks.traces import Check
     from canal.release.ensemble import Ensemble
     from canal.release.queries import Queries
     from canal.release.store import Release
 
-_PANEL = "with the teachers: the noise in the folder itself, and a canary"
+_FEATURES = "features, with the teachers: the noise in the folder itself, and a canary"
+_ADAPTERS = "adapters, at a hospital: what its own patients paid"
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was given beside the release; each kind takes some of it."""
+
+    teacher: list[Path] | None
+    queries: Path | None
+    without: Path | None
+    init: Path | None
+    data: Path | None
+    most: int | None
+    split: Path | None
+    part: str | None
+
+    def refuse(self, names: Sequence[str], kind: str, instead: str) -> None:
+        """Say which of these a kind of release has no use for, and what it has."""
+        given = [f"--{name}" for name in names if getattr(self, name) not in (None, [])]
+        if given:
+            raise InvalidValueError(
+                f"{', '.join(given)}: this is a release of {kind}, which has no use for that; "
+                f"{instead}"
+            )
 
 
 def audit(
-    release: Annotated[Path, typer.Argument(help="The release folder.")],
+    release: Annotated[Path, typer.Argument(help="The release folder, of features or adapters.")],
     draws: Annotated[int, typer.Option(help="In each of two worlds, for each unit.")] = 100_000,
     unit: Annotated[
-        Literal["patient", "image"] | None,
-        typer.Option(help="Whose neighbours to try; both if not given.", show_default=False),
+        Literal["membership", "patient", "image"] | None,
+        typer.Option(
+            help="Whose neighbours to try; all that the kind of release has if not given: "
+            "patient and image of features, membership and patient of adapters.",
+            show_default=False,
+        ),
     ] = None,
     without: Annotated[
         Path | None,
         typer.Option(
             help="A site's teacher, trained again without one patient: what did that one move?",
-            rich_help_panel=_PANEL,
+            rich_help_panel=_FEATURES,
         ),
     ] = None,
     teacher: Annotated[
         list[Path] | None,
         typer.Option(
             help="A teacher of the release; once for each site.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=_FEATURES,
             show_default=False,
         ),
     ] = None,
     queries: Annotated[
         Path | None,
-        typer.Option(help="The folder of the images that were asked.", rich_help_panel=_PANEL),
+        typer.Option(help="The folder of the images that were asked.", rich_help_panel=_FEATURES),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the initialisation that the rounds started from.",
+            rich_help_panel=_ADAPTERS,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the hospital's images.", rich_help_panel=_ADAPTERS),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            help="Look at this many of its patients, the first; at all if not given.",
+            rich_help_panel=_ADAPTERS,
+        ),
     ] = None,
     split: Annotated[
-        Path | None,
-        typer.Option(help="A split; without it, all cases.", rich_help_panel=_PANEL),
+        Path | None, typer.Option(help="A split of the folder; without it, all cases.")
     ] = None,
     part: Annotated[
-        str, typer.Option(help="Part of the split that was asked about.", rich_help_panel=_PANEL)
-    ] = "recipient",
+        str | None,
+        typer.Option(
+            help="Part of the split: the one that was asked about, `recipient` if not given; or "
+            "the hospital's cohort.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="A JSON file, for the report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Tell two worst-case worlds apart, with the code of a release: a lower bound on epsilon."""
-    from dataclasses import replace
+    from canal.adapters.kinds import open_release
+    from canal.adapters.store import AdapterRelease
+    from canal.attacks.kinds import auditor_of
 
-    from canal.attacks.auditor import Auditor
-    from canal.attacks.hostile import AUDITED
-    from canal.cli.progress import counting
-    from canal.errors import InvalidValueError
-    from canal.release.store import Release
-
-    if (queries is None) == bool(teacher):
-        raise InvalidValueError(
-            "the noise in the folder is seen with --teacher for every site and --queries; give "
-            "both or none"
-        )
-    if without is not None and queries is None:
-        raise InvalidValueError(
-            "a canary needs --without, --queries, and --teacher for every site; give all three"
-        )
-    opened = Release.open(release)
-    auditor = Auditor(opened, draws=draws, units=AUDITED if unit is None else (unit,))
-    with counting("auditing", auditor.work) as progress:
-        found = auditor.run(progress)
-    if teacher and queries is not None:
-        ensemble, asked = _asked(teacher, queries, split, part)
-        found = replace(found, checks=(*found.checks, *_folder(opened, ensemble, asked)))
-        if without is not None:
-            found = replace(found, canary=_canary(opened, ensemble, without, asked))
+    given = _Given(teacher, queries, without, init, data, most, split, part)
+    opened = open_release(release)
+    chosen = () if unit is None else (unit,)
+    if isinstance(opened, AdapterRelease):
+        found = _of_adapters(opened, given, auditor_of(opened, draws=draws, units=chosen))
+    else:
+        found = _of_features(opened, given, auditor_of(opened, draws=draws, units=chosen))
     if out is not None:
         found.write(out)
     if as_json:
@@ -97,15 +139,89 @@ def audit(
         raise typer.Exit(2)
 
 
+def _play(auditor: Auditor) -> Audit:
+    from canal.cli.progress import counting
+
+    with counting("auditing", auditor.work) as progress:
+        return auditor.run(progress)
+
+
+def _of_features(release: Release, given: _Given, auditor: Auditor) -> Audit:
+    given.refuse(
+        ("init", "data", "most"),
+        "features",
+        "its noise is seen with --teacher for every site and --queries",
+    )
+    if (given.queries is None) == bool(given.teacher):
+        raise InvalidValueError(
+            "the noise in the folder is seen with --teacher for every site and --queries; give "
+            "both or none"
+        )
+    if given.without is not None and given.queries is None:
+        raise InvalidValueError(
+            "a canary needs --without, --queries, and --teacher for every site; give all three"
+        )
+    found = _play(auditor)
+    if given.teacher and given.queries is not None:
+        ensemble, asked = _asked(given.teacher, given.queries, given.split, given.part)
+        found = replace(found, checks=(*found.checks, *_folder(release, ensemble, asked)))
+        if given.without is not None:
+            found = replace(found, canary=_canary(release, ensemble, given.without, asked))
+    return found
+
+
+def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Audit:
+    given.refuse(
+        ("teacher", "queries", "without"),
+        "adapters",
+        "what a hospital's own patients paid is seen with --init and --data",
+    )
+    together = (given.init, given.data)
+    alone = (given.most, given.split, given.part)
+    if together.count(None) == 1 or (None in together and alone != (None, None, None)):
+        raise InvalidValueError(
+            "what a hospital's own patients paid is seen with --init and --data; give both or none"
+        )
+    cohorts = release.manifest.participants["cohorts"]
+    if given.split is not None and given.part not in cohorts:
+        raise InvalidValueError(
+            f"--part {given.part or 'is missing'}: name the hospital's cohort, one of "
+            f"{', '.join(cohorts)}"
+        )
+    if given.part is not None and given.split is None:
+        raise InvalidValueError("--part is of a split; give --split, or a folder of its own")
+    # First what can be refused at once.
+    paid = None
+    if given.init is not None and given.data is not None:
+        paid = _paid(release, given.init, given.data, given)
+    return replace(_play(auditor), canary=paid)
+
+
+def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:
+    from canal.attacks.paid import chosen, measure
+    from canal.cli.adapters import Images
+    from canal.cli.progress import counting
+    from canal.teachers.run import load_initialisation
+
+    name = given.part or data.resolve().name
+    arrays = Images(init).load(data, given.split, name)
+    people, among = chosen(release, name, arrays, given.most)
+    images = sum(len(rows) for rows in people.rows.values())
+    with counting("what patients paid", images * len(release)) as progress:
+        network, _ = load_initialisation(init)
+        return measure(release, network, people, among, progress)
+
+
 def _asked(
-    teachers: list[Path], queries: Path, split: Path | None, part: str
+    teachers: list[Path], queries: Path, split: Path | None, part: str | None
 ) -> tuple[Ensemble, Queries]:
     from canal.release.ensemble import load_ensemble
     from canal.release.queries import Queries
 
     ensemble = load_ensemble(teachers)
     known = DataSettings(size=ensemble.images[1], channels=ensemble.images[0])
-    return ensemble, Queries.of(load_part(queries, split, part, known, unlabelled=True))
+    asked = load_part(queries, split, part or "recipient", known, unlabelled=True)
+    return ensemble, Queries.of(asked)
 
 
 def _folder(release: Release, ensemble: Ensemble, asked: Queries) -> list[Check]:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from canal.attacks.bounds import counted_epsilon, gaussian_mu, normality
-from canal.attacks.game import Game, play_rows, takes_part
+from canal.attacks.feature_game import FeatureGame, takes_part
+from canal.attacks.feature_rows import play_rows
 from canal.attacks.hostile import feature_teacher, worlds
 from canal.attacks.outcome import Outcome
 from canal.errors import InvalidValueError
@@ -21,7 +22,7 @@ UNITS = ("patient", "image")
 
 
 def whole(mechanism, unit):
-    return Game(mechanism, unit, takes_part(mechanism.calibrated.plan, unit))
+    return FeatureGame(mechanism, unit, takes_part(mechanism.calibrated.plan, unit))
 
 
 def distance(game):
@@ -102,7 +103,7 @@ def test_scores_have_the_moments_of_the_likelihood_ratio(make_mechanism, secrets
 def test_rows_of_the_aggregator_play_the_same_game(make_mechanism, secrets, tmp_path):
     """One key a row, against many draws at once: same means, same spread. False alarms: 1e-6."""
     mechanism = make_mechanism(epsilon=30.0)
-    game = Game(mechanism, "patient", 2)
+    game = FeatureGame(mechanism, "patient", 2)
     scores, stored = play_rows(game, 2000, (secrets("one"), secrets("two")), tmp_path)
     many = game.play(2000, secrets("many"), tmp_path).scores
     assert stored[0].shape == (4000, 4, 2)
@@ -134,8 +135,8 @@ def test_parts_add_up(make_mechanism, secrets, tmp_path):
 def test_as_many_queries_as_the_budget_pays_for(make_mechanism):
     mechanism = make_mechanism(people=(3, 50, 5))
     for values, patient, image in ((0, 1, 1), (8 * 2 * 100 * 7, 7, 5), (1e9, 50, 5)):
-        assert Game.within(mechanism, "patient", 100, values).queries == patient
-        assert Game.within(mechanism, "image", 100, values).queries == image
+        assert FeatureGame.within(mechanism, "patient", 100, values).queries == patient
+        assert FeatureGame.within(mechanism, "image", 100, values).queries == image
 
 
 def test_progress_counts_every_value(make_mechanism, secrets, tmp_path):

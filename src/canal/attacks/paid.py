@@ -1,0 +1,155 @@
+r"""What real patients paid for a release of adapters, exactly: every one of them a canary.
+
+The network of every round follows from sums that were published, so whoever has a patient's images
+computes again what that patient added to each of them, $n_{t,b}$ lattice steps $\gamma$ in block b
+of round t. Given the rounds as they went, the release tells with that patient from without as one
+Gaussian with
+$$\mu = \Bigl(\sum_t \sum_b \lVert \gamma n_{t,b} \rVert^2 / \sigma_b^2
+    + [\text{patients are counted}] / \sigma_N^2\Bigr)^{1/2}.$$
+No sampling is needed. It is what *this* patient paid; the guarantee is for the worst patient there
+could be. No noise is in these numbers: they are for the hospital, not for the public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canal.adapters.gradients import Gradients
+from canal.adapters.patients import Patients
+from canal.attacks.canary import Canary
+from canal.attacks.outcome import exact_epsilon
+from canal.errors import InvalidValueError
+from canal.release.calibration import finite_or_none
+from canal.release.digits import number, short
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from canal.adapters.store import AdapterRelease
+    from canal.data.cache import Arrays
+
+
+@dataclass(frozen=True)
+class Paid(Canary):
+    r"""What the patients of one site paid; $\mu$ is that of the one who moved most.
+
+    Args:
+        median: $\mu$ of one in the middle.
+        longest: the length of the longest block of anybody in any round, of which 1 is the bound.
+        patients: how many were looked at.
+        among: how many there are.
+    """
+
+    median: float
+    longest: float
+    patients: int
+    among: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the accounting covers it, and nobody was beyond the bound in any block."""
+        return super().holds and self.longest <= 1 + 1e-12
+
+    def words(self) -> str:
+        """What it means."""
+        who = f"{self.patients}" + (f" of {self.among}" if self.patients < self.among else "")
+        said = f"Of {who} patients of {self.cohort}, the one that moved this release most paid "
+        if math.isinf(self.mu):
+            return f"{said}more than any epsilon; there is no noise."
+        worst, middle = (exact_epsilon(mu, self.delta) for mu in (self.allowed, self.median))
+        said += (
+            f"epsilon {number(self.epsilon)} at delta {short(self.delta)}, exactly, and one in the "
+            f"middle {number(middle)}; "
+        )
+        if self.longest > 1 + 1e-12:
+            said += f"somebody's part was {self.longest:.4g} bounds long, and 1 is stated."
+        elif not self.holds:
+            said += f"that is above the {number(worst)} that the accounting allows."
+        else:
+            said += f"the accounting allows the worst patient {number(worst)}."
+        return f"{said} No noise is in these numbers: they are for the hospital alone."
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; null is infinite."""
+        return super().to_json() | {
+            "median": {
+                "mu": finite_or_none(self.median),
+                "epsilon": finite_or_none(exact_epsilon(self.median, self.delta)),
+            },
+            "longest": self.longest,
+            "patients": self.patients,
+            "among": self.among,
+        }
+
+
+def chosen(
+    release: AdapterRelease, cohort: str, arrays: Arrays, most: int | None
+) -> tuple[Patients, int]:
+    """The first patients of a site, as they took part in a release, and how many it has.
+
+    Args:
+        release: says whether images are varied.
+        cohort: name of the site's cohort.
+        arrays: its images; private.
+        most: how many; all if not given.
+    """
+    if most is not None and most < 1:
+        raise InvalidValueError(f"most = {most!r} must be at least 1")
+    augment = bool(release.manifest.participants["augment"])
+    everybody = Patients(cohort, arrays, augment=augment)
+    rows = [row for who in list(everybody.rows)[:most] for row in everybody.rows[who]]
+    some = arrays.rows([arrays.ids[row] for row in rows])
+    return Patients(cohort, some, augment=augment), len(everybody)
+
+
+def measure(
+    release: AdapterRelease,
+    network: nn.Module,
+    people: Patients,
+    among: int | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Paid:
+    """What every one of these patients paid.
+
+    Args:
+        release: that they took part in.
+        network: the initialisation that its rounds started from; it is changed.
+        people: some patients of one site; private.
+        among: how many the site has; these, if not given.
+        progress: called with the number of images that passed through the network: all of
+            them in every round.
+    """
+    coordinates = release.install(network)
+    mechanism = release.mechanism(coordinates)
+    calibrated, blocks = mechanism.calibrated, mechanism.clip.blocks
+    gradients = Gradients(network, coordinates.names)
+    squares, longest = np.zeros(len(people)), 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worth = np.square(calibrated.lattice.step / calibrated.sigma)
+        for when, course in zip(range(len(release)), release.walk(coordinates), strict=False):
+            coordinates.write(course.here.float())
+            found = [
+                np.bincount(blocks, np.square(part), len(calibrated.sigma))
+                for rows in people.gradients(gradients, when, progress)
+                for part in mechanism.clip.apply(rows, calibrated.lattice).double().numpy()
+            ]
+            squares += np.nansum(np.array(found) * worth, axis=1)
+            longest = max(longest, float(np.max(found)) ** 0.5 * calibrated.lattice.step)
+        if release.plan.count:
+            squares += np.square(1 / np.float64(calibrated.count_sigma))
+    paid = np.sqrt(squares)
+    return Paid(
+        people.cohort,
+        float(paid.max()),
+        calibrated.guarantee.mu("membership"),
+        release.plan.delta,
+        float(np.median(paid)),
+        longest,
+        len(people),
+        among or len(people),
+    )

@@ -1,0 +1,186 @@
+"""Negative controls for rounds: mistakes that are put into the real path, each found.
+
+Secrets are fixed. An alarm has a false-alarm rate of 1e-6 a bound, a check that which it states;
+where nothing is wrong, nothing is found.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+
+from canal.adapters import mechanism as mechanism_module
+from canal.adapters.clip import Clip
+from canal.adapters.mechanism import Mechanism
+from canal.attacks.auditor import judge
+from canal.attacks.rounds_game import RoundsGame
+from canal.attacks.seeds import find_seed
+from canal.attacks.traces import distances, noise_is_wide, unrelated, whole_numbers
+from canal.privacy import Secret
+from canal.privacy.ziggurat import standard_normal
+from canal.release.noise import Noise
+
+UNITS = ("membership", "patient")
+SECURE = {"trust": "secure-sum", "count": 0.1}
+
+
+@pytest.fixture
+def look(secrets, tmp_path):
+    """What the audit finds at fault: refuted claims and failed checks."""
+
+    def look(mechanism, unit="membership", draws=5000):
+        game = RoundsGame(mechanism, unit, mechanism.calibrated.plan.rounds)
+        played = game.play(draws, secrets(f"control of {unit}"), tmp_path)
+        found = {outcome.what for outcome in judge(game, played) if outcome.refuted}
+        checks = (
+            distances(game),
+            noise_is_wide(played, "width"),
+            unrelated(played.sample),
+            whole_numbers(game, secrets("whole")),
+        )
+        return found | {check.what for check in checks if not check.passed}
+
+    return look
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("choices", [{}, {"allocation": "channels", "count": 0.1}, SECURE])
+def test_nothing_is_found_where_nothing_is_wrong(make_rounds, look, choices, unit):
+    assert look(make_rounds(**choices), unit) == set()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
+def test_sigma_halved(make_rounds, look, monkeypatch, unit, trust):
+    mechanism = make_rounds(trust=trust, count=0.1)
+    real = mechanism_module.rounded_gaussian
+    monkeypatch.setattr(
+        mechanism_module,
+        "rounded_gaussian",
+        lambda std, shape, stream: real(np.asarray(std) / 2, shape, stream),
+    )
+    parts = {"rounds, count", "rounds", "count"} if unit == "membership" else {"rounds"}
+    assert look(mechanism, unit) == parts | {"width"}
+
+
+def test_sigma_a_tenth_less_in_one_channel(make_rounds, look, monkeypatch):
+    """Too little to show in a game about all channels; the width of its noise shows it."""
+    real = Mechanism.perturb
+
+    def quieter(self, total, stream):
+        noise = real(self, np.zeros_like(total), stream)
+        noise[..., -1] = np.rint(0.9 * noise[..., -1])
+        return noise + total
+
+    monkeypatch.setattr(Mechanism, "perturb", quieter)
+    assert look(make_rounds("channels")) == {"width"}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_noise_used_again_in_another_round(make_rounds, look, monkeypatch, every):
+    """In all of them, where the opposite cancels it; or in every second one only."""
+    real = Noise.of_round
+    monkeypatch.setattr(
+        Noise, "of_round", lambda self, number, published: real(self, number % every, b"")
+    )
+    found = look(make_rounds())
+    assert "noise of different values" in found
+    assert ("rounds" in found) is (every == 1)
+
+
+def test_noise_used_again_for_another_parameter(make_rounds, look, monkeypatch):
+    """Their difference would be free of it; a canary in one of them does not show that."""
+    real = mechanism_module.rounded_gaussian
+    monkeypatch.setattr(
+        mechanism_module,
+        "rounded_gaussian",
+        lambda std, shape, stream: np.broadcast_to(real(std[0], (*shape[:-1], 1), stream), shape),
+    )
+    assert look(make_rounds()) == {"noise of different values"}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("choices", [{}, {"allocation": "channels"}, {"directions": 6}, SECURE])
+def test_a_clip_that_lets_twice_the_bound_through(make_rounds, look, monkeypatch, choices, unit):
+    real = Clip.apply
+    monkeypatch.setattr(
+        Clip, "apply", lambda self, gradients, lattice: 2 * real(self, gradients, lattice)
+    )
+    found = look(make_rounds(**choices), unit)
+    assert {"rounds", f"distance of a {unit}"} <= found
+
+
+def test_a_clip_of_every_coordinate_alone(make_rounds, look, monkeypatch):
+    """The length of a narrow canary is right; that of a wide one is not."""
+    import torch
+
+    def careless(self, gradients, lattice):
+        ready = gradients.nan_to_num() * torch.from_numpy(1 / self.unit)
+        return (ready.clamp(-1, 1) / lattice.step).trunc().long()
+
+    monkeypatch.setattr(Clip, "apply", careless)
+    assert look(make_rounds()) == {"rounds", "distance of a membership"}
+
+
+def test_a_clip_whose_norm_is_a_little_short(make_rounds, look, monkeypatch):
+    """A thousandth more than the bound is no matter for a game of so few draws."""
+    real = Clip.apply
+    monkeypatch.setattr(
+        Clip,
+        "apply",
+        lambda self, gradients, lattice: (real(self, gradients, lattice) * 1.001).long(),
+    )
+    assert look(make_rounds()) == {"distance of a membership"}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_one_share_missing(make_rounds, look, monkeypatch, unit):
+    """Of every three that are sent in one round, the last is without noise."""
+    real, turns = Mechanism.share, threading.local()
+
+    def forgetful(self, total, stream):
+        turns.count = getattr(turns, "count", 0) + 1
+        return self.bounded(total) if turns.count % 3 == 0 else real(self, total, stream)
+
+    monkeypatch.setattr(Mechanism, "share", forgetful)
+    assert {"rounds", "width"} <= look(make_rounds(trust="secure-sum"), unit)
+
+
+def test_a_count_in_the_clear(make_rounds, look, monkeypatch):
+    monkeypatch.setattr(Mechanism, "perturb_count", lambda self, parts, stream: np.asarray(parts))
+    assert {"count", "width"} <= look(make_rounds(count=0.02))
+
+
+def test_a_patient_who_is_counted_twice(make_rounds, look, monkeypatch):
+    real = Mechanism.count
+    monkeypatch.setattr(
+        Mechanism, "count", lambda self, patients, own: 2 * real(self, patients, own)
+    )
+    assert {"count", "distance of a membership"} <= look(make_rounds(count=0.1))
+
+
+def test_float_noise(make_rounds, look, monkeypatch):
+    """Mironov's: a float sum of data and noise, which 32 bits would hide from the game."""
+
+    def floating(std, shape, stream):
+        return std * standard_normal(stream, int(np.prod(shape))).values.reshape(shape)
+
+    monkeypatch.setattr(mechanism_module, "rounded_gaussian", floating)
+    assert look(make_rounds()) == {"whole numbers"}
+
+
+def test_noise_that_looks_at_the_data(make_rounds, look, monkeypatch):
+    real = Mechanism.perturb
+
+    def curious(self, total, stream):
+        return real(self, total, stream) + np.asarray(total) % 2
+
+    monkeypatch.setattr(Mechanism, "perturb", curious)
+    assert look(make_rounds()) == {"whole numbers"}
+
+
+@pytest.mark.parametrize("choices", [{}, SECURE])
+def test_a_poor_secret_is_found_by_enumeration(make_rounds, secrets, choices):
+    game = RoundsGame(make_rounds(**choices), "membership", 4)
+    assert find_seed(game, secrets("rich"), seeds=100) is None
+    assert find_seed(game, Secret(Secret.seeded(57).value, private=True), seeds=100) == 57

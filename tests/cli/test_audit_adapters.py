@@ -1,0 +1,110 @@
+"""`canal audit` of a release of adapters on the command line: bounds, patients, and what fits."""
+
+import contextlib
+import json
+import re
+
+import numpy as np
+import pytest
+
+from canal.adapters import mechanism
+from typed import call_here
+
+QUICK = ("--draws", "2000")
+OWN = ("--init", "init", "--data", "data")
+SPLIT = ("--split", "split.json")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A rehearsal by two hospitals, with noise from a seed: there is no secret to look for."""
+    home = tmp_path_factory.mktemp("audit-adapters")
+    for line in (
+        "data synthetic data --count 40 --size 32",
+        "data split data --partition site --recipient 12 --out split.json",
+        "init --data data --split split.json --out init --size 32 --base-channels 8 --steps 4",
+        "adapters train --data data --split split.json --init init --cohort ultrasound --patients 9"
+        " --cohort endoscopy --rounds 2 --seed 1 --out rehearsal",
+    ):
+        call_here(home, *line.split())
+    return home
+
+
+def test_bounds_and_patients(home):
+    asked = (*OWN, *SPLIT, "--part", "ultrasound", "--out", "audit.json")
+    said = call_here(home, "audit", "rehearsal", *QUICK, *asked)
+    assert "NOT PRIVATE: the noise is seeded" in said
+    assert re.search(r"Of \d+ patients of ultrasound, the one that moved this release most", said)
+    found = json.loads((home / "audit.json").read_text())
+    assert found["holds"]
+    assert [game["unit"] for game in found["games"]] == ["membership", "patient"]
+    assert 0 < found["canary"]["median"]["mu"] <= found["canary"]["mu"]
+    assert found["canary"]["mu"] <= found["canary"]["allowed"]["mu"]
+    assert said.splitlines()[:-1] == found["words"]
+
+
+def test_the_report_shows_it(home):
+    call_here(home, "audit", "rehearsal", *QUICK, "--out", "audit.json")
+    call_here(home, "report", ".", "--out", "report.html")
+    page = (home / "report.html").read_text().replace("\xa0", " ")
+    assert "membership, rounds" in page
+    assert "One patient added or removed (2 of 2 rounds; rounds)" in page
+
+
+def test_a_few_patients_of_a_folder_for_programs(home):
+    folder = ("--init", "init", "--data", "data/endoscopy")
+    asked = (*QUICK, *folder, "--most", "1", "--unit", "membership", "--json")
+    found = json.loads(call_here(home, "audit", "rehearsal", *asked))
+    assert [game["unit"] for game in found["games"]] == ["membership"]
+    assert found["canary"]["cohort"] == "endoscopy"
+    assert found["canary"]["patients"] == 1 < found["canary"]["among"]
+
+
+def test_every_bar_ends_where_it_says(home, monkeypatch):
+    bars = {}
+
+    @contextlib.contextmanager
+    def counting(title, total):
+        counted = []
+        yield counted.append
+        bars[title] = total, sum(counted)
+
+    monkeypatch.setattr("canal.cli.progress.counting", counting)
+    call_here(home, "audit", "rehearsal", *QUICK, *OWN, *SPLIT, "--part", "endoscopy")
+    del bars["decoding"]
+    assert set(bars) == {"auditing", "what patients paid"}
+    assert all(total == counted > 0 for total, counted in bars.values()), bars
+
+
+def test_a_fault_is_exit_code_2(home, monkeypatch):
+    real = mechanism.rounded_gaussian
+    monkeypatch.setattr(
+        mechanism,
+        "rounded_gaussian",
+        lambda std, shape, stream: real(np.asarray(std) / 3, shape, stream),
+    )
+    call_here(home, "audit", "rehearsal", *QUICK, "--out", "fault.json", code=2)
+    found = json.loads((home / "fault.json").read_text())
+    assert not found["holds"]
+    assert all(game["refuted"] for game in found["games"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--unit", "image"), "of adapters; choose one of membership, patient"),
+        (("--teacher", "init", "--queries", "data"), "--teacher, --queries: this is a release of"),
+        (("--without", "init"), "is seen with --init and --data"),
+        (("--init", "init"), "give both or none"),
+        (("--data", "data"), "give both or none"),
+        (("--most", "3"), "give both or none"),
+        ((*OWN, *SPLIT), "name the hospital's cohort, one of ultrasound, endoscopy"),
+        ((*OWN, *SPLIT, "--part", "recipient"), "--part recipient: name the hospital's cohort"),
+        ((*OWN, "--part", "ultrasound"), "give --split"),
+        ((*OWN, "--most", "0"), "most = 0 must be at least 1"),
+    ],
+)
+def test_what_a_person_can_mend(home, arguments, word):
+    said = call_here(home, "audit", "rehearsal", *QUICK, *arguments, code=2)
+    assert word in said
+    assert len(said.strip().splitlines()) == 1
