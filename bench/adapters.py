@@ -8,6 +8,7 @@ import torch
 
 from bench.ratio import Ratio, compare
 from canal.adapters.adapter import Adapter
+from canal.adapters.basis import Moments
 from canal.adapters.gradients import Gradients
 from canal.data.synthetic import generate
 from canal.models.loss import task_loss
@@ -15,23 +16,33 @@ from canal.models.unet import UNetArchitecture
 from canal.teachers.batches import to_float
 
 PATIENTS = 64
-PARTS = {"norms and head": ("norms", "head"), "all weights": ("*",)}
+# What is taught, and in how many directions of a public basis; 0 for the parameters as they are.
+TAUGHT = {
+    "norms and head": (("norms", "head"), 0),
+    "all weights": (("*",), 0),
+    "all weights in 3,000 directions": (("*",), 3000),
+}
 
 
 def ratios() -> Iterator[Ratio]:
     """Every comparison of adapters."""
-    for name, parts in PARTS.items():
-        yield gradients_against_a_loop(name, parts)
+    for name, (parts, directions) in TAUGHT.items():
+        yield gradients_against_a_loop(name, parts, directions)
 
 
-def gradients_against_a_loop(name: str, parts: tuple[str, ...]) -> Ratio:
+def gradients_against_a_loop(name: str, parts: tuple[str, ...], directions: int) -> Ratio:
     """The gradients of 64 patients, 32 a pass, or one after the other with what torch has."""
     made = generate(PATIENTS, size=(64, 64))
     images = to_float(torch.from_numpy(made.images))
     masks = torch.from_numpy(made.masks).float()
     network = UNetArchitecture(base_channels=8).build(0).eval()
     coordinates = Adapter(parts).install(network)
-    gradients = Gradients(network, coordinates.names)
+    gradients, basis = Gradients(network, coordinates.names), None
+    if directions:
+        moments = Moments(coordinates.shapes)
+        moments.add(gradients(images[:32], masks[:32]))
+        basis = moments.basis(directions)
+        gradients = Gradients(network, coordinates.names, basis=basis)
     wanted = [dict(network.named_parameters())[each] for each in coordinates.names]
 
     def ours() -> list[torch.Tensor]:
@@ -47,7 +58,8 @@ def gradients_against_a_loop(name: str, parts: tuple[str, ...]) -> Ratio:
         found = []
         for row in range(PATIENTS):
             loss = task_loss(network(images[row : row + 1]), masks[row : row + 1]).sum()
-            found.append(torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, wanted)]))
+            row_of = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, wanted)])
+            found.append(row_of if basis is None else basis.project(row_of[None])[0])
         return found
 
     what = f"gradients of {PATIENTS} patients at 64 px, {len(coordinates):,} parameters ({name})"

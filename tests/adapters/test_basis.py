@@ -1,75 +1,175 @@
-"""A public basis: orthonormal, of what public gradients hold most, and nobody's company shows."""
+"""A public basis: what public gradients hold most, layer by layer, and nobody's company shows."""
 
 import numpy as np
 import pytest
 import torch
 
+from adapters.pictures import pictures
 from canal.adapters.adapter import Adapter
-from canal.adapters.basis import digest, leading, project
-from canal.adapters.clip import Clip
+from canal.adapters.basis import Basis, Factors, Moments, digest
 from canal.adapters.cohorts import LocalCohorts
+from canal.adapters.gradients import Gradients
 from canal.adapters.shared import share
 from canal.adapters.store import BASIS, AdapterRelease, read_basis, write_basis
 from canal.adapters.verification import verify
 from canal.errors import InvalidValueError, ReleaseError
-from canal.privacy.lattice import Lattice
+from canal.models.unet import UNetArchitecture
+
+SHAPES = ((6, 5, 2), (4,), (3, 7))
+SIZE = 60 + 4 + 21
 
 
-def gradients(count, size, rank, seed=0):
-    """Rows in few dimensions, of very different lengths."""
+def rows_of(count, seed=0):
+    """Gradients of three parameters, matrices of low rank, of very different lengths."""
     generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(count, rank, generator=generator) @ torch.randn(
-        rank, size, generator=generator
-    )
+    fixed = torch.Generator().manual_seed(99)
+    parts = []
+    for m, n in ((6, 10), (3, 7)):
+        sides = torch.randn(m, 2, generator=fixed), torch.randn(2, n, generator=fixed)
+        inside = torch.randn(count, 2, 2, generator=generator)
+        parts.append((sides[0] @ inside @ sides[1]).flatten(1))
+    vector = torch.randn(count, 4, generator=generator)
+    rows = torch.cat([parts[0], vector, parts[1]], dim=1)
     return rows * torch.logspace(-3, 3, count)[:, None]
 
 
-def test_it_is_orthonormal_and_holds_what_there_is():
-    rows = gradients(20, 300, rank=6)
-    basis = leading(rows, 6)
-    assert basis.shape == (6, 300)
-    torch.testing.assert_close(basis @ basis.T, torch.eye(6), rtol=0, atol=1e-6)
-    torch.testing.assert_close(project(rows, basis) @ basis, rows, rtol=1e-4, atol=1e-4)
+def made(count=10, power=0.5, rows=None):
+    moments = Moments(SHAPES)
+    moments.add(rows_of(20) if rows is None else rows)
+    return moments.basis(count, power=power)
 
 
-def test_it_is_the_eigenvectors_of_rows_of_length_one():
-    """Against an independent singular value decomposition, up to signs."""
-    rows = gradients(12, 40, rank=12)
-    unit = rows.double() / rows.double().norm(dim=1, keepdim=True)
-    want = torch.linalg.svd(unit, full_matrices=False).Vh[:4]
-    overlap = (leading(rows, 4).double() @ want.T).abs()
-    torch.testing.assert_close(overlap, torch.eye(4).double(), rtol=0, atol=1e-5)
+def matrix(basis):
+    """Every direction written out, `[k, d]`."""
+    return torch.stack([basis.expand(each) for each in torch.eye(len(basis)).double()])
+
+
+def test_what_lies_in_the_basis_is_kept():
+    """Two by two directions of each matrix and all of the vector hold everything there is."""
+    basis = made(12, power=0.0)
+    assert len(basis) == 12
+    assert basis.parameters == SIZE
+    rows = rows_of(5, seed=3).double()
+    back = basis.project(rows.float()).double() @ matrix(basis)
+    torch.testing.assert_close(back, rows, rtol=1e-4, atol=1e-5 * float(rows.abs().max()))
+    gram = matrix(basis) @ matrix(basis).T
+    torch.testing.assert_close(gram, torch.eye(12).double(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_expand_is_the_transpose_of_project(power):
+    basis, rows = made(9, power=power), rows_of(4, seed=5)
+    found = basis.project(rows).double()
+    torch.testing.assert_close(rows.double() @ matrix(basis).T, found, rtol=1e-4, atol=1e-6)
+
+
+def test_directions_are_the_eigenvectors_of_both_sides():
+    """Against moments written out with rows of length one, up to signs."""
+    rows = rows_of(20).double()
+    unit = rows / rows.norm(dim=1, keepdim=True)
+    first = unit[:, :60].reshape(20, 6, 10)
+    left = sum(each @ each.T for each in first)
+    want = torch.linalg.eigh(left).eigenvectors.flip(1)[:, :2]
+    got = made(12).factors[0].left.double()
+    assert got.shape == (6, 2)
+    torch.testing.assert_close((got.T @ want).abs(), torch.eye(2).double(), rtol=0, atol=1e-5)
+
+
+def test_the_largest_shares_of_every_parameter_come_first():
+    """More directions are those of before and others, and each parameter has some of them."""
+    few, many = (
+        {tuple(each) for each in matrix(made(count, power=0.0)).round(decimals=4).tolist()}
+        for count in (4, 7)
+    )
+    assert few < many
+    assert all(r * s > 0 for r, s in (each.size for each in made(4).factors))
+
+
+def test_power_makes_large_directions_smaller():
+    """At p = 1 every direction has the same energy on average, but for the damping."""
+    rows = rows_of(200, seed=1)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    spreads = []
+    for power in (0.0, 0.5, 1.0):
+        energy = made(12, power, rows).project(rows).square().mean(dim=0)
+        spreads.append(float(energy.max() / energy.min()))
+    assert spreads[0] > spreads[1] > spreads[2]
+    assert spreads[2] < 4
 
 
 def test_an_image_that_says_nothing_is_left_out():
-    rows = gradients(8, 30, rank=8)
-    torch.testing.assert_close(leading(torch.cat([rows, torch.zeros(3, 30)]), 3), leading(rows, 3))
+    rows = rows_of(8)
+    with_silence = torch.cat([rows, torch.zeros(3, SIZE)])
+    assert digest(made(5, rows=with_silence)) == digest(made(5, rows=rows))
 
 
-@pytest.mark.parametrize(("count", "word"), [(0, "at least 1"), (21, "at most 20"), (7, "fewer")])
-def test_directions_that_nobody_knows_are_refused(count, word):
-    with pytest.raises(InvalidValueError, match=word):
-        leading(gradients(20, 300, rank=6), count)
+@pytest.mark.parametrize("count", [0, 500])
+def test_directions_that_nobody_knows_are_refused(count):
+    with pytest.raises(InvalidValueError, match="must be at least 1 and at most"):
+        made(count)
 
 
 def test_a_row_is_projected_to_the_same_bits_in_any_company():
-    rows, basis = gradients(9, 5000, rank=9), leading(gradients(9, 5000, rank=9, seed=1), 5)
-    together = project(rows, basis)
+    rows, basis = rows_of(9, seed=4), made()
+    together = basis.project(rows)
     for at in range(9):
-        assert torch.equal(project(rows[at : at + 1], basis)[0], together[at])
-    assert torch.equal(project(rows.flip(0), basis).flip(0), together)
+        assert torch.equal(basis.project(rows[at : at + 1])[0], together[at])
+    assert torch.equal(basis.project(rows.flip(0)).flip(0), together)
 
 
-def test_clipped_behind_a_basis_a_patient_is_no_longer_than_one():
-    basis, lattice = leading(gradients(9, 200, rank=9), 4), Lattice(2.0**-12)
-    clip = Clip(np.ones(4), np.zeros(4, dtype=np.int64), np.array([0.5]), 0.5, basis)
-    huge = 1e6 * basis.sum(dim=0, keepdim=True)
-    small = 0.1 * basis[1:2]
-    found = clip.apply(torch.cat([huge, small]), lattice)
-    assert found.shape == (2, 4)
-    assert (found.square().sum(dim=1) <= 4**12).all()
-    assert found[0].double().norm() > 0.999 * 2**12
-    assert found[1].tolist() == pytest.approx([0, 0.2 * 2**12, 0, 0], abs=2)
+def test_arrays_there_and_back():
+    basis = made()
+    again = Basis.from_arrays(basis.to_arrays())
+    assert digest(again) == digest(basis)
+    assert torch.equal(again.project(rows_of(3)), basis.project(rows_of(3)))
+
+
+def changed(name, change):
+    arrays = {key: value.copy() for key, value in made().to_arrays().items()}
+    if change is None:
+        del arrays[name]
+    else:
+        arrays[name] = change(arrays[name])
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("kept", None),
+        ("left 1", None),
+        ("kept", lambda kept: kept[::-1].copy()),
+        ("kept", lambda kept: kept + 10_000),
+        ("kept", lambda kept: np.zeros_like(kept)),
+        ("kept", lambda kept: kept.astype(np.float32)),
+        ("scale", lambda scale: -scale),
+        ("scale", lambda scale: scale * np.float32(np.inf)),
+        ("scale", lambda scale: scale[1:].copy()),
+        ("left 0", lambda left: left.astype(np.float64)),
+        ("left 0", lambda left: left[0].copy()),
+    ],
+)
+def test_what_is_no_basis_is_refused(name, change):
+    with pytest.raises(InvalidValueError, match="basis"):
+        Basis.from_arrays(changed(name, change))
+
+
+@pytest.mark.parametrize("parts", [("*",), ("norms", "upcat_1.*")])
+def test_rows_that_are_never_made_in_full_are_the_same(parts):
+    """Of the network that we release, with transposed convolutions and norms, in doubles."""
+    network = UNetArchitecture(base_channels=8).build(seed=0).double()
+    coordinates = Adapter(parts).install(network)
+    images, masks = (each.double() for each in pictures(3))
+    full = Gradients(network, coordinates.names)(images, masks)
+    moments = Moments(coordinates.shapes)
+    moments.add(full)
+    single = moments.basis(200)
+    factors = tuple(Factors(each.left.double(), each.right.double()) for each in single.factors)
+    basis = Basis(factors, single.kept, single.scale.double())
+    fast = Gradients(network, coordinates.names, basis=basis)(images, masks)
+    assert fast.shape == (3, 200)
+    want = basis.project(full)
+    torch.testing.assert_close(fast, want, rtol=1e-9, atol=1e-12 * float(want.abs().max()))
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +199,14 @@ def test_a_release_carries_its_basis(taught, there):
     there.coordinates.write(there.start.values)
     moved = taught.trajectory(there.coordinates).adapter - there.start.values.double()
     assert float(moved.norm()) > 0
-    inside = project(moved[None].float(), basis) @ basis
-    torch.testing.assert_close(inside[0], moved.float(), rtol=1e-3, atol=1e-4)
+    directions = matrix(basis)
+    inside = torch.linalg.lstsq(directions.T, moved).solution @ directions
+    torch.testing.assert_close(inside, moved, rtol=1e-6, atol=1e-9)
 
 
 def test_another_basis_is_found(taught, there):
-    other = read_basis(taught.path).flip(0)
-    write_basis(taught.path, other)
+    basis = read_basis(taught.path)
+    write_basis(taught.path, Basis(basis.factors, basis.kept, basis.scale.flip(0)))
     failed = {check.what: check.detail for check in verify(taught.path) if check.passed is False}
     assert list(failed) == ["basis"]
     with pytest.raises(InvalidValueError, match="another basis"):

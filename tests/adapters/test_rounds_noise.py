@@ -116,7 +116,7 @@ def test_shares_of_all_sites_are_rehearsed(places, make_release, make_cohorts, s
     for site, noise in zip(sites, noises, strict=True):
         stream = noise.of_round(0, hashlib.sha256().digest())
         share = rounded_gaussian(np.nextafter(std, np.inf), (len(coordinates),), stream)
-        want += share + site.total(cohorts.gradients, mechanism.clip, lattice, 0).numpy()
+        want += share + site.total(cohorts.gradients(None), mechanism.clip, lattice, 0).numpy()
     np.testing.assert_array_equal(release.sums(0), want)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from canal.adapters.basis import Basis, Factors
 from canal.data.cache import Arrays
 from canal.privacy import Ledger, Participants, Secret
 from canal.release.plan import Plan
@@ -64,7 +65,9 @@ def make_rounds():
         if plan.directions:
             generator = torch.Generator().manual_seed(0)
             drawn = torch.randn(plan.parameters, plan.directions, generator=generator)
-            where, basis = np.arange(channels), torch.linalg.qr(drawn).Q.T.contiguous()
+            turned = Factors(torch.eye(1), torch.linalg.qr(drawn).Q.contiguous())
+            kept = torch.arange(plan.directions)
+            where, basis = np.arange(channels), Basis((turned,), kept, torch.ones(len(kept)))
         scales = (
             np.geomspace(0.5, 2.0, channels) if allocation == "ellipsoid" else np.ones(channels)
         )

@@ -94,6 +94,7 @@ class Coordinates:
         self.names = tuple(names)
         self._parameters = [have[name] for name in names]
         self.groups = _groups(network, names)
+        self.shapes = tuple(tuple(each.shape) for each in self._parameters)
 
     def __len__(self) -> int:
         return sum(each.numel() for each in self._parameters)

@@ -1,4 +1,4 @@
-r"""One patient's part: projected on a public basis if there is one, rescaled, clipped, truncated.
+r"""One patient's part: rescaled, clipped, truncated.
 
 A gradient g is divided into blocks b of coordinates, each with a bound $C_b$; every coordinate has
 a public scale a. What a patient adds is
@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.basis import project
 from canal.errors import InvalidValueError
 from canal.privacy.lattice import Lattice
 
@@ -49,15 +48,12 @@ class Clip:
         blocks: the block of every coordinate, counted from 0.
         bounds: $C_b$ of every block.
         length: C, the unit of a step.
-        basis: `[k, d]` directions that coordinates are taken in; None for the parameters as they
-            are.
     """
 
     scale: NDArray[np.float64]
     blocks: NDArray[np.int64]
     bounds: NDArray[np.float64]
     length: float
-    basis: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("scale", "bounds"):
@@ -82,7 +78,7 @@ class Clip:
         return self.bounds[self.blocks] / self.length * self.scale
 
     def apply(self, gradients: Tensor, lattice: Lattice) -> Tensor:
-        """What each patient adds to the sum, `[P, d]` integers (or `[P, k]`); private.
+        """What each patient adds to the sum, `[P, d]` integers; private.
 
         Args:
             gradients: `[P, d]`, one row a patient; private.
@@ -92,8 +88,6 @@ class Clip:
 
         if lattice.step > 1:
             raise InvalidValueError(f"a lattice step of {lattice.step:g} must be at most 1")
-        if self.basis is not None:
-            gradients = project(gradients, self.basis)
         longest = round(1 / lattice.step)
         # In units of the lattice, where a block of length one has this many steps.
         ready = gradients.double() * torch.from_numpy(longest / self.unit)

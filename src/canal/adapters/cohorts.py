@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.adapters.basis import Basis
 from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.patients import Patients
 from canal.errors import ReleaseError
@@ -96,14 +97,22 @@ class LocalCohorts:
         if len(set(self.names)) < len(self.names) or not self.sites:
             raise ReleaseError("give at least one site, and every site a name of its own")
         self.coordinates, self.paired, self.progress = coordinates, paired, progress
-        self.gradients = Gradients(network, coordinates.names)
+        self.network = network
+        self._gradients: Gradients | None = None
         self._shares: dict[str, Noise] = {}
 
-    def check(self, augment: bool) -> None:
+    def gradients(self, basis: Basis | None) -> Gradients:
+        """Of the network, in a basis or as they are."""
+        if self._gradients is None or self._gradients.basis is not basis:
+            self._gradients = Gradients(self.network, self.coordinates.names, basis=basis)
+        return self._gradients
+
+    def check(self, augment: bool, basis: Basis | None = None) -> None:
         """Refuse sites that do not do what a statement says of them; to be called before they pay.
 
         Args:
             augment: whether images are to be varied, at all sites alike.
+            basis: in which gradients are to be taken.
 
         Raises:
             ReleaseError: a site does otherwise.
@@ -117,7 +126,7 @@ class LocalCohorts:
                 )
         # Kernels are chosen by the shape of a batch; some of them are even, others are not.
         for shape in {(site.chunk, *site.arrays.images.shape[1:]) for site in self.sites}:
-            check_rows(self.gradients, *_made_up(shape))
+            check_rows(self.gradients(basis), *_made_up(shape))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,12 +173,11 @@ class LocalCohorts:
     ) -> Integers:
         """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
         self.coordinates.write(values)
+        gradients = self.gradients(mechanism.basis)
         total = np.zeros(mechanism.calibrated.plan.coordinates, dtype=np.int64)
         for site in self.sites:
             own = self._shares.get(site.cohort)
-            total += contribute(
-                mechanism, site, self.gradients, number, own, published, self.progress
-            )
+            total += contribute(mechanism, site, gradients, number, own, published, self.progress)
         return total
 
     def finish(self, manifest: Manifest) -> None:

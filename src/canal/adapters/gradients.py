@@ -36,6 +36,8 @@ from canal.models.mode import evaluating
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from canal.adapters.basis import Basis, Factors
+
 Loss = Callable[["Tensor", "Tensor"], "Tensor"]
 
 
@@ -46,16 +48,23 @@ class Gradients:
         network: whose images do not mix; put in eval mode for each pass.
         names: of the parameters, in the order of the columns.
         loss: of each image, `[B]`.
+        basis: in which rows are given; they are never made in full then, where a layer allows it.
     """
 
-    def __init__(self, network: nn.Module, names: Sequence[str], loss: Loss = task_loss) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        names: Sequence[str],
+        loss: Loss = task_loss,
+        basis: Basis | None = None,
+    ) -> None:
         have = dict(network.named_parameters())
         unknown = [name for name in names if name not in have]
         if unknown or not names:
             raise InvalidValueError(
                 f"the network has no parameter {unknown[0]!r}" if unknown else "name a parameter"
             )
-        self.network, self.names, self.loss = network, tuple(names), loss
+        self.network, self.names, self.loss, self.basis = network, tuple(names), loss, basis
         modules = dict(network.named_modules())
         self._leaves: dict[str, list[str]] = {}
         for name in names:
@@ -65,6 +74,8 @@ class Gradients:
             name: _rule(modules[name]) if {*leaves} <= {"weight", "bias"} else None
             for name, leaves in self._leaves.items()
         }
+        factors = (None,) * len(names) if basis is None else basis.factors
+        self._factors = dict(zip(names, factors, strict=True))
         everywhere = [id(each) for _, each in network.named_parameters(remove_duplicate=False)]
         self._tied = any(everywhere.count(id(have[name])) > 1 for name in names)
 
@@ -81,7 +92,10 @@ class Gradients:
             rows = None
             if None not in self._rules.values() and not self._tied:
                 rows = self._together(images, masks)
-            return self._one_by_one(images, masks) if rows is None else rows
+            if rows is not None:
+                return rows
+            rows = self._one_by_one(images, masks)
+            return rows if self.basis is None else self.basis.project(rows.cpu())
 
     def _together(self, images: Tensor, masks: Tensor) -> Tensor | None:
         """All rows at once; None where a layer's input or output was changed in place."""
@@ -123,11 +137,17 @@ class Gradients:
             for leaf in self._leaves[name]:
                 rule = self._rules[name]
                 assert rule is not None  # noqa: S101  # else they are taken one by one
-                part = rule(modules[name], leaf, given, gradient).reshape(len(images), -1)
                 whole = f"{name}.{leaf}" if name else leaf
+                factors = self._factors.get(whole)
+                if factors is not None and 0 in factors.size:
+                    part = gradient.new_zeros((len(images), *factors.size))
+                else:
+                    part = rule(modules[name], leaf, given, gradient, factors)
                 # A layer that is used twice has the sum of both.
                 found[whole] = found[whole] + part if whole in found else part
-        return torch.cat([found[name] for name in self.names], dim=1)
+        if self.basis is not None:
+            return self.basis.select([found[name] for name in self.names])
+        return torch.cat([found[name].flatten(1) for name in self.names], dim=1)
 
     def _one_by_one(self, images: Tensor, masks: Tensor) -> Tensor:
         import torch
@@ -183,7 +203,7 @@ def check_rows(gradients: Gradients, images: Tensor, masks: Tensor) -> None:
         )
 
 
-_Rule = Callable[["nn.Module", str, "Tensor", "Tensor"], "Tensor"]
+_Rule = Callable[["nn.Module", str, "Tensor", "Tensor", "Factors | None"], "Tensor"]
 
 
 def _rule(module: nn.Module) -> _Rule | None:
@@ -203,12 +223,29 @@ def _rule(module: nn.Module) -> _Rule | None:
     return {nn.GroupNorm: _norm, nn.Linear: _linear}.get(kind)
 
 
-def _convolution(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:
+def _turned(rows: Tensor, factors: Factors | None) -> Tensor:
+    """Gradients of one parameter, `[B, ...]`, in its directions `[B, r, s]`, if there are any."""
+    if factors is None:
+        return rows
+    return factors.left.T @ rows.reshape(len(rows), len(factors.left), -1) @ factors.right
+
+
+def _convolution(
+    module: Any, leaf: str, given: Tensor, gradient: Tensor, factors: Factors | None
+) -> Tensor:
     import torch
 
     if leaf == "bias":
-        return gradient.flatten(2).sum(2)
+        return _turned(gradient.flatten(2).sum(2), factors)
     batch, weight = len(given), module.weight
+    if factors is not None and module.groups == 1:
+        # Both sides are turned first, so that no gradient of the whole weight is ever made.
+        near, far = (given, gradient) if module.transposed else (gradient, given)
+        filters = factors.right.T.reshape(-1, *weight.shape[1:])
+        convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[weight.ndim - 3]
+        seen = convolve(far, filters, None, module.stride, module.padding, module.dilation)
+        across = factors.left.T @ near.flatten(2)
+        return across @ seen.flatten(2).mT
     # Only its shape is read: one weight for every image, without the memory for it.
     weights = weight.new_empty(()).expand(batch * weight.shape[0], *weight.shape[1:])
     _, found, _ = torch.ops.aten.convolution_backward(
@@ -224,22 +261,27 @@ def _convolution(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Ten
         batch * module.groups,
         (False, True, False),
     )
-    rows: Tensor = found
-    return rows
+    return _turned(found.reshape(batch, -1), factors)
 
 
-def _norm(module: Any, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:
+def _norm(
+    module: Any, leaf: str, given: Tensor, gradient: Tensor, factors: Factors | None
+) -> Tensor:
     import torch.nn.functional as F  # noqa: N812
 
     if leaf == "bias":
-        return gradient.flatten(2).sum(2)
+        return _turned(gradient.flatten(2).sum(2), factors)
     groups = getattr(module, "num_groups", given.shape[1])
     normal = F.group_norm(given, groups, eps=module.eps)
-    return (gradient * normal).flatten(2).sum(2)
+    return _turned((gradient * normal).flatten(2).sum(2), factors)
 
 
-def _linear(_module: nn.Module, leaf: str, given: Tensor, gradient: Tensor) -> Tensor:
+def _linear(
+    _module: nn.Module, leaf: str, given: Tensor, gradient: Tensor, factors: Factors | None
+) -> Tensor:
     import torch
 
     gradient, given = (each.reshape(len(each), -1, each.shape[-1]) for each in (gradient, given))
-    return gradient.sum(1) if leaf == "bias" else torch.einsum("bpo,bpi->boi", gradient, given)
+    if leaf == "bias":
+        return _turned(gradient.sum(1), factors)
+    return _turned(torch.einsum("bpo,bpi->boi", gradient, given), factors)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from canal.adapters.basis import Basis
 from canal.adapters.clip import Clip
 from canal.adapters.plan import CalibratedAdapterPlan
 from canal.adapters.public import Public
@@ -40,10 +41,12 @@ class Mechanism:
     Args:
         calibrated: the plan with its sigmas.
         clip: bounds every patient.
+        basis: in which gradients are taken; None for the parameters as they are.
     """
 
     calibrated: CalibratedAdapterPlan
     clip: Clip
+    basis: Basis | None = None
 
     @classmethod
     def of(cls, calibrated: CalibratedAdapterPlan, public: Public) -> Mechanism:
@@ -52,7 +55,7 @@ class Mechanism:
         Raises:
             InvalidValueError: they do not fit, or shares of the noise would be too narrow.
         """
-        made = cls(calibrated, public.clip(calibrated.plan))
+        made = cls(calibrated, public.clip(calibrated.plan), public.basis)
         if calibrated.plan.trust == "secure-sum":
             check_share(made._shares)
         return made
@@ -162,4 +165,4 @@ class Mechanism:
 
         unit = self.clip.direction * (self.calibrated.lattice.step / patients)
         found = torch.from_numpy(np.asarray(stored, dtype=np.float64) * unit)
-        return found if self.clip.basis is None else found @ self.clip.basis.double()
+        return found if self.basis is None else self.basis.expand(found)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.basis import digest, project
+from canal.adapters.basis import Basis, digest
 from canal.adapters.clip import Clip
 from canal.errors import InvalidValueError
 
@@ -49,7 +49,7 @@ class Public:
         bounds: $C_b$ of every block.
         weights: of every block: what a unit of noise variance in it harms.
         length: C, of whole gradients.
-        basis: `[k, d]`, on which gradients are projected; every direction is a channel then.
+        basis: in which gradients are taken; every direction is a channel then, or all are one.
     """
 
     channels: NDArray[np.int64]
@@ -57,7 +57,7 @@ class Public:
     bounds: Array
     weights: Array
     length: float
-    basis: Tensor | None = None
+    basis: Basis | None = None
 
     def __post_init__(self) -> None:
         if self.bounds.shape != self.weights.shape or len(self.bounds) not in (1, len(self.scales)):
@@ -75,18 +75,15 @@ class Public:
                 f"the plan is for {plan.coordinates} numbers in {plan.blocks} blocks, but there "
                 f"are {len(self.channels)} in {self.blocks}"
             )
-        if self.basis is not None and tuple(self.basis.shape) != (plan.directions, plan.parameters):
-            raise InvalidValueError(
-                f"the basis has {tuple(self.basis.shape)} numbers, not {plan.directions} directions"
-                f" of {plan.parameters}"
-            )
+        if self.basis is not None:
+            self.basis.check(plan.directions, plan.parameters)
         return self.bounding
 
     @property
     def bounding(self) -> Clip:
         """How a patient is bounded who has these coordinates, whatever plan they belong to."""
         blocks = self.channels if self.blocks > 1 else np.zeros_like(self.channels)
-        return Clip(self.scales[self.channels], blocks, self.bounds, self.length, self.basis)
+        return Clip(self.scales[self.channels], blocks, self.bounds, self.length)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; the channels follow from network and adapter."""
@@ -100,7 +97,7 @@ class Public:
 
     @classmethod
     def from_json(
-        cls, values: dict[str, Any], channels: NDArray[np.int64], basis: Tensor | None = None
+        cls, values: dict[str, Any], channels: NDArray[np.int64], basis: Basis | None = None
     ) -> Public:
         """The reverse of `to_json`.
 
@@ -111,10 +108,10 @@ class Public:
         """
         if values["basis"] != ("" if basis is None else digest(basis)):
             raise InvalidValueError("this is another basis than the one that was agreed on")
-        channels = channels if basis is None else np.arange(len(basis))
         numbers = {
             name: np.array(values[name], np.float64) for name in ("scales", "bounds", "weights")
         }
+        channels = channels if basis is None else _channels(basis, len(numbers["scales"]) > 1)
         if channels.max() >= len(numbers["scales"]):
             raise InvalidValueError("these scales are of another network")
         return cls(channels, **numbers, length=float(values["length"]), basis=basis)
@@ -127,24 +124,23 @@ def measure(
     *,
     curvature: Tensor | None = None,
     quantile: float = 0.5,
-    basis: Tensor | None = None,
+    basis: Basis | None = None,
 ) -> Public:
     """Scales, bounds and weights from the gradients of public images.
 
     Args:
-        gradients: `[n, d]`, one row an image of the recipient's.
+        gradients: `[n, d]`, one row an image of the recipient's; or `[n, k]` in a basis.
         channels: the channel of every coordinate.
         allocation: of the plan.
-        curvature: `[n, d]`, rows whose squares are on average what noise in a coordinate harms
-            (`canal.adapters.curvature`); all count alike where not given.
+        curvature: of the same shape, rows whose squares are on average what noise in a coordinate
+            harms (`canal.adapters.curvature`); all count alike where not given.
         quantile: of the images' norms, at which gradients are clipped.
-        basis: on which gradients are projected first; channels are its directions then.
+        basis: that they were taken in.
     """
     import torch
 
     if basis is not None:
-        gradients, channels = project(gradients, basis), np.arange(len(basis))
-        curvature = None if curvature is None else project(curvature, basis)
+        channels = _channels(basis, allocation in ("ellipsoid", "channels"))
     count = int(channels.max()) + 1
     sizes = np.bincount(channels, minlength=count).astype(np.float64)
 
@@ -173,3 +169,8 @@ def measure(
         bounds = np.sqrt(found)
         return Public(channels, scales, bounds, harm * bounds**2, length, basis)
     return Public(channels, scales, np.array([length]), np.ones(1), length, basis)
+
+
+def _channels(basis: Basis, apart: bool) -> NDArray[np.int64]:
+    """Of every direction: one of its own, or one for all of them, which are scaled already."""
+    return np.arange(len(basis)) if apart else np.zeros(len(basis), dtype=np.int64)

@@ -92,7 +92,7 @@ def train(
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
     check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
-    cohorts.check(start.augment)
+    cohorts.check(start.augment, start.public.basis)
     return aggregate(
         out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.adapters.adapter import Adapter, Coordinates
-from canal.adapters.basis import leading
+from canal.adapters.basis import Basis, Moments
 from canal.adapters.curvature import Signs
 from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.patients import CHUNK, Patients
@@ -21,14 +22,13 @@ from canal.release.agreement import digest
 from canal.teachers.run import load_initialisation
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from canal.adapters.plan import Allocation
     from canal.data.cache import Arrays
 
 # How often each public image is looked at, differently augmented each time.
-_LOOKS = 4
-_MANY_LOOKS = 16
+_LOOKS = 8
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,13 @@ def share(
         augment: images are varied from round to round.
         chunk: images a pass.
     """
+    update = UpdateSettings() if update is None else update
     network, about = load_initialisation(init)
     coordinates = adapter.install(network)
     public = look(
         *(network, coordinates, asked, allocation),
         directions=directions,
+        power=update.power,
         augment=augment,
         chunk=chunk,
     )
@@ -81,12 +83,12 @@ def share(
         coordinates.read(),
         about.initialisation,
         public,
-        UpdateSettings() if update is None else update,
+        update,
         augment,
         digest(
             [
                 *(about.initialisation, asked.digest, adapter.to_json()),
-                *(allocation, directions, augment, chunk),
+                *(allocation, directions, update.power, augment, chunk),
             ]
         ).hex(),
     )
@@ -100,6 +102,7 @@ def look(
     allocation: Allocation,
     *,
     directions: int,
+    power: float,
     augment: bool,
     chunk: int,
 ) -> Public:
@@ -111,6 +114,7 @@ def look(
         asked: the recipient's images; public.
         allocation: how noise is to be spread.
         directions: of the basis; 0 for none.
+        power: by which they are scaled.
         augment: as in the rounds.
         chunk: images a pass.
     """
@@ -119,14 +123,23 @@ def look(
     if not asked.labelled.any():
         raise DataError("none of the recipient's images has a label; label a few of them")
     people = Patients("recipient", asked, augment=augment, chunk=chunk)
-    gradients = Gradients(network, coordinates.names)
     rows = [row for rows in people.rows.values() for row in rows]
-    check_rows(gradients, *people.batch(list(np.resize(rows, chunk)), 0))
-    looks = range((_MANY_LOOKS if directions else _LOOKS) if augment else 1)
-    found = torch.cat([part for each in looks for part in people.gradients(gradients, each)])
-    basis = leading(found, directions) if directions else None
+    batch = people.batch(list(np.resize(rows, chunk)), 0)
+    looks = range(_LOOKS if augment else 1)
+
+    def seen(gradients: Gradients) -> Iterator[Tensor]:
+        check_rows(gradients, *batch)
+        return (part for each in looks for part in people.gradients(gradients, each))
+
+    basis: Basis | None = None
+    if directions:
+        moments = Moments(coordinates.shapes)
+        for part in seen(Gradients(network, coordinates.names)):
+            moments.add(part)
+        basis = moments.basis(directions, power=power)
+    found = torch.cat(list(seen(Gradients(network, coordinates.names, basis=basis))))
     curvature = None
     if allocation in ("ellipsoid", "channels"):
-        bent = Gradients(network, coordinates.names, Signs())
+        bent = Gradients(network, coordinates.names, Signs(), basis)
         curvature = torch.cat([part for each in looks for part in people.gradients(bent, each)])
     return measure(found, coordinates.groups, allocation, curvature=curvature, basis=basis)

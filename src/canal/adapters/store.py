@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.adapters.adapter import Coordinates, merge
+from canal.adapters.basis import Basis
 from canal.adapters.mechanism import Mechanism, Stored
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.public import Public
 from canal.adapters.update import Trajectory, UpdateSettings
-from canal.errors import ReleaseError
+from canal.errors import InvalidValueError, ReleaseError
 from canal.files import replace_file
 from canal.models.unet import weights_digest
 from canal.release.folder import Folder
@@ -22,7 +23,7 @@ from canal.release.manifest import Manifest
 from canal.release.shard import Shard
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 ADAPTERS = "adapters"
 TENSOR = "rounds"
@@ -31,25 +32,24 @@ TENSOR = "rounds"
 BASIS = "basis.safetensors"
 
 
-def write_basis(folder: Path, basis: Tensor) -> None:
+def write_basis(folder: Path, basis: Basis) -> None:
     """Put the directions beside the rounds; the file appears whole or not at all."""
-    from safetensors.torch import save
+    from safetensors.numpy import save
 
-    replace_file(folder / BASIS, save({"basis": basis.contiguous()}))
+    replace_file(folder / BASIS, save(basis.to_arrays()))
 
 
-def read_basis(folder: Path) -> Tensor:
+def read_basis(folder: Path) -> Basis:
     """The directions of a release; whether they are the right ones, their digest says."""
     from safetensors import SafetensorError
-    from safetensors.torch import load
+    from safetensors.numpy import load
 
     try:
-        found: Tensor = load((folder / BASIS).read_bytes())["basis"]
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        return Basis.from_arrays(load((folder / BASIS).read_bytes()))
+    except (OSError, SafetensorError, InvalidValueError) as error:
         raise ReleaseError(
             f"{folder / BASIS} cannot be read ({error}); ask for it again"
         ) from error
-    return found
 
 
 class AdapterRelease(Folder):

@@ -26,12 +26,15 @@ class UpdateSettings:
         momentum: $\beta$.
         averaged: share of the rounds, the last ones, whose iterates are averaged.
         decay: `none`, or `cosine` down to zero.
+        power: p of a public basis: how much smaller directions of large gradients are scaled; 0
+            for not at all, 1/2 as Adam does.
     """
 
     step: float = 0.2
     momentum: float = 0.9
     averaged: float = 0.5
     decay: str = "none"
+    power: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0 < self.step < math.inf:
@@ -40,6 +43,8 @@ class UpdateSettings:
             raise InvalidValueError(f"momentum = {self.momentum!r} must be at least 0, below 1")
         if not 0 <= self.averaged <= 1:
             raise InvalidValueError(f"averaged = {self.averaged!r} must lie between 0 and 1")
+        if not 0 <= self.power <= 1:
+            raise InvalidValueError(f"power = {self.power!r} must lie between 0 and 1")
         if self.decay not in ("none", "cosine"):
             raise InvalidValueError(f"decay = {self.decay!r} must be none or cosine")
 

@@ -15,7 +15,7 @@ from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
 from canal.adapters.statement import facts_of, state
 from canal.adapters.store import BASIS, TENSOR, AdapterRelease, read_basis
 from canal.adapters.update import UpdateSettings
-from canal.errors import ReleaseError
+from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release.account import price
 from canal.release.manifest import Manifest
@@ -124,11 +124,14 @@ def _rounds(release: AdapterRelease) -> str:
 
 
 def _basis(release: AdapterRelease) -> str:
-    found = read_basis(release.path)
-    wanted = (release.plan.directions, release.plan.parameters)
-    if tuple(found.shape) != wanted or digest(found) != release.manifest.statistics["basis"]:
+    found, plan = read_basis(release.path), release.plan
+    if digest(found) != release.manifest.statistics["basis"]:
         raise ReleaseError(f"{BASIS} does not hold the directions that the manifest describes")
-    return f"{wanted[0]} directions of {wanted[1]} parameters"
+    try:
+        found.check(plan.directions, plan.parameters)
+    except InvalidValueError as error:
+        raise ReleaseError(f"{BASIS}: {error}") from error
+    return f"{plan.directions} directions of {plan.parameters} parameters"
 
 
 def _noise(release: AdapterRelease) -> str:

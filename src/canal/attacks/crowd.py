@@ -108,11 +108,7 @@ def canaries(clip: Clip) -> dict[str, Tensor]:
     narrow[first] = 1.0
     wide = np.linspace(1.0, 2.0, len(clip.blocks))
     found = {"narrow": _HUGE * narrow, "wide": _HUGE * wide, "edge": clip.unit * narrow}
-    vectors = {name: torch.from_numpy(each) for name, each in found.items()}
-    if clip.basis is None:
-        return vectors
-    basis = clip.basis.double()
-    return {name: each @ basis for name, each in vectors.items()}
+    return {name: torch.from_numpy(each) for name, each in found.items()}
 
 
 def crowds(unit: Unit, canary: Tensor) -> tuple[Crowd, Crowd]:

@@ -127,7 +127,7 @@ def measure(
     coordinates = release.install(network)
     mechanism = release.mechanism(coordinates)
     calibrated, blocks = mechanism.calibrated, mechanism.clip.blocks
-    gradients = Gradients(network, coordinates.names)
+    gradients = Gradients(network, coordinates.names, basis=mechanism.basis)
     squares, longest = np.zeros(len(people)), 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         worth = np.square(calibrated.lattice.step / calibrated.sigma)

@@ -280,8 +280,7 @@ class RoundsGame(Game):
     def _of(self, where: NDArray[np.intp]) -> Mechanism:
         """The mechanism of these coordinates: the same noise, lattice and bounds."""
         clip = self.mechanism.clip
-        basis = None if clip.basis is None else clip.basis[where]
-        few = replace(clip, scale=clip.scale[where], blocks=clip.blocks[where], basis=basis)
+        few = replace(clip, scale=clip.scale[where], blocks=clip.blocks[where])
         return replace(self.mechanism, clip=few)
 
     def _streams(self, noise: Noise) -> list[Noise]:

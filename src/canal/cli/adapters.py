@@ -107,6 +107,13 @@ def train(
         float,
         typer.Option(help="Share of the rounds, the last, to average.", rich_help_panel=_STEPS),
     ] = UpdateSettings.averaged,
+    power: Annotated[
+        float,
+        typer.Option(
+            help="Of a public basis: 0 leaves large directions as they are, 0.5 is Adam's way.",
+            rich_help_panel=_STEPS,
+        ),
+    ] = UpdateSettings.power,
     augment: Annotated[
         bool,
         typer.Option(help="Vary images from round to round, or not.", rich_help_panel=_STEPS),
@@ -144,7 +151,7 @@ def train(
         images.public(data, split, queries, recipient),
         adapter,
         allocation,
-        update=UpdateSettings(step, momentum, averaged),
+        update=UpdateSettings(step, momentum, averaged, power=power),
         directions=directions,
         augment=augment,
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.adapters.basis import Basis
 from canal.adapters.charges import charges
 from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
@@ -72,7 +73,7 @@ class Lessons:
         """Of the adapter, once this machine was seen to keep images apart."""
         import torch
 
-        made = Gradients(self._network, self.coordinates.names)
+        made = Gradients(self._network, self.coordinates.names, basis=self.mechanism.basis)
         start = checkpoint.describe(self._init())
         channels, size = int(start.architecture["in_channels"]), start.size
         # Noise is as good as an image here, and public.
@@ -95,18 +96,12 @@ class Lessons:
         """Keep the public basis, if the terms have one; whether it is the right one, they say."""
         if not self.terms.adapters.plan.directions or self.journal.basis.is_file():
             return
-        if "basis" not in arrays:
+        if not arrays:
             raise RefusalError("these terms come with a basis, and it is missing")
-        self.journal.write(self.journal.basis, Message({}, {"basis": arrays["basis"]}).to_bytes())
+        self.journal.write(self.journal.basis, Message({}, dict(arrays)).to_bytes())
 
-    def _basis(self) -> Tensor:
-        import torch
-
-        found = np.array(Message.from_bytes(self.journal.basis.read_bytes()).arrays["basis"])
-        plan = self.terms.adapters.plan
-        if found.dtype != np.float32 or found.shape != (plan.directions, plan.parameters):
-            raise RefusalError(f"a basis has {plan.directions} directions of {plan.parameters}")
-        return torch.from_numpy(found)
+    def _basis(self) -> Basis:
+        return Basis.from_arrays(Message.from_bytes(self.journal.basis.read_bytes()).arrays)
 
     @property
     def flat(self) -> CalibratedAdapterPlan:

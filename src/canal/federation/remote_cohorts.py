@@ -82,8 +82,8 @@ class RemoteCohorts:
         """Ask whether all would agree: nobody pays for a release that another refuses."""
         self._terms = Terms(self.session, key, agreement, roster(self._members))
         self._stated = mechanism.to_json()
-        if mechanism.clip.basis is not None:
-            self._basis = {"basis": mechanism.clip.basis.numpy()}
+        if mechanism.basis is not None:
+            self._basis = mechanism.basis.to_arrays()
         self._propose("consider")
 
     def begin(self) -> None:
