@@ -90,7 +90,7 @@ def attacks(
 
 
 def _paper(name: str, about: str) -> None:
-    """A command for one table or figure of docs/results.md."""
+    """A command for one table or figure."""
 
     @experiment_app.command(name, help=about)
     def run(
@@ -139,7 +139,8 @@ for _name, _about in (
     ("composition", "Released once, against fresh noise at every step."),
     ("federation", "Three real hospitals with polyps, each in turn the recipient."),
     ("levers", "What each change to the paper's mechanism does, in Dice and in dB."),
-    ("all", "All of docs/results.md."),
+    ("adapters", "Patients that teach the shared network, against rivals at their epsilon."),
+    ("all", "All of docs/results.md, and the results of docs/adapters.md."),
 ):
     _paper(_name, _about)
 

@@ -1,4 +1,4 @@
-"""The paper's tables and figures: what each is made of, and the page that it gives."""
+"""Tables and figures of the documentation: what each is made of, and the page that it gives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from canal.experiments import (
+    adapters,
     composition,
     ensemble_size,
     federation,
@@ -24,13 +25,15 @@ class Experiment:
 
     Args:
         cells: what it is made of.
-        page: its part of docs/results.md, once the cells are there.
+        page: its part of a document, once the cells are there.
         figures: as SVG, by file name.
+        document: that it is a part of.
     """
 
     cells: Callable[[Preset], Sequence[Cell]]
     page: Callable[[Preset, Places], str]
     figures: Callable[[Preset, Places], Mapping[str, str]] = lambda preset, places: {}
+    document: str = "docs/results.md"
 
 
 EXPERIMENTS = {
@@ -40,6 +43,7 @@ EXPERIMENTS = {
     "composition": Experiment(composition.cells, composition.page, composition.figures),
     "federation": Experiment(federation.cells, federation.page),
     "levers": Experiment(levers.cells, levers.page),
+    "adapters": Experiment(adapters.cells, adapters.page, document="docs/adapters.md"),
 }
 
 

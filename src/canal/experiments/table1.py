@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from canal.experiments.cell import Cell, Places
-from canal.experiments.estimate import Estimate, Sample, holm
+from canal.experiments.data_set import DataSet
+from canal.experiments.estimate import holm
 from canal.experiments.markdown import decibels, row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
-from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
+from canal.experiments.students import Asked, NetworksCell, StudentCell
 from canal.privacy.units import UNITS
 from canal.release.digits import upwards
 
@@ -60,51 +58,6 @@ def cells(preset: Preset) -> list[Cell]:
         for scene in preset.scenes(data_set, preset.seeds):
             found += [NetworksCell(scene), *students(scene, preset.epsilons).values()]
     return found
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """The results of one data set.
-
-    Args:
-        name: of the data set.
-        networks: results of `NetworksCell`, one a seed.
-        arms: results of `StudentCell` by arm, one a seed.
-    """
-
-    name: str
-    networks: Sequence[Mapping[str, Any]]
-    arms: Mapping[str, Sequence[Mapping[str, Any]]]
-
-    def dice(self, arm: str) -> Sample:
-        """Of a student, or of `initialisation`, `teachers` (their mean) or `ensemble`."""
-        if arm in self.arms:
-            return dice(self.arms[arm], self.networks)
-        if arm == "teachers":
-            return dice([_mean_teacher(cell) for cell in self.networks], self.networks)
-        return dice([cell["networks"][arm] for cell in self.networks], self.networks)
-
-    def gain(self, arm: str, over: str = "alone") -> Estimate:
-        """The paired difference of two arms."""
-        return self.dice(arm).minus(self.dice(over)).estimate()
-
-    def closed(self, arm: str) -> str:
-        """The share of the gap between alone and pooled that an arm closes, if there is one."""
-        alone, pooled = (self.dice(name).resampled() for name in ("alone", "pooled"))
-        gap = pooled - alone
-        if np.quantile(gap, 0.025) <= 0:
-            return "no gap"
-        closed = 100 * (self.dice(arm).resampled() - alone) / gap
-        means = [self.dice(name).means.mean() for name in (arm, "alone", "pooled")]
-        low, high = np.quantile(closed, [0.025, 0.975])
-        return (
-            f"{100 * (means[0] - means[1]) / (means[2] - means[1]):.0f} % ({low:.0f} to {high:.0f})"
-        )
-
-
-def _mean_teacher(cell: Mapping[str, Any]) -> dict[str, Any]:
-    sites = [name for name in cell["networks"] if name not in ("initialisation", "ensemble")]
-    return {"images": np.mean([cell["networks"][name]["images"] for name in sites], axis=0)}
 
 
 def read(preset: Preset, places: Places) -> list[DataSet]:
