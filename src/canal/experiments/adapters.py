@@ -86,7 +86,8 @@ def arms(scene: Course, epsilons: Sequence[float], *, smoke: bool = False) -> di
 
 def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
     """Everybody who pays this epsilon."""
-    lesson, parts = LESSONS[epsilon], (("*",), LAST)
+    lesson = LESSONS[epsilon]
+    parts: tuple[tuple[str, ...], ...] = (("*",), LAST)
     rival = PrivateSettings(epsilon)
     if smoke:  # one pass over few parameters is enough to see that it runs
         lesson, parts = Lesson(epsilon, 2, directions=8), (LAST, LAST)
