@@ -7,16 +7,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Two processes test at a time, each with one thread: the same bits every time.
 ONE    := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all lint types bench format clean browser
+.PHONY: demo test test-all ready lint types bench format clean browser
 
 demo: $(READY)  ## three invented hospitals, from scans to a report; three to four minutes
 	$(BIN)/canal demo
 
-test: lint types browser  ## lint, type-check, test
+test: ready  ## lint, type-check, test
 	$(ONE) $(BIN)/pytest -n 2 --dist loadscope -m "not slow and not data"
 
-test-all: lint types browser  ## everything, the slow and the data-dependent tests too
+test-all: ready  ## everything, the slow and the data-dependent tests too
 	$(ONE) $(BIN)/pytest -n 2 --dist loadscope
+
+# What waits for the network and what computes, side by side.
+ready:
+	@$(MAKE) --no-print-directory --jobs 3 browser lint types
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -138,6 +138,7 @@ def check_paid_once(hosts, before, folder):
         assert not (home / "secret").exists()
 
 
+@pytest.mark.slow  # sites in this process are stopped everywhere by the quick suite
 def test_killed_while_it_runs_it_comes_to_its_end_and_nobody_pays_twice(hosts, give, tmp_path):
     """A site's process, once it has paid; then the same order again."""
     before = {site: len(charges(hosts, site)) for site in SITES}

@@ -369,6 +369,7 @@ def test_the_folder_holds_no_digest_of_what_is_private(
     assert not [digest.hex() for digest in private for path in published if holds(path, digest)]
 
 
+@pytest.mark.slow  # a process that is killed at every step is in the quick suite
 def test_the_command_killed_at_any_time(tmp_path, checkpoints):
     """Three kills in time of the real command, from the moment that it works in its folder."""
     write_synthetic(tmp_path / "data", 12, size=(32, 32), channels=1)
