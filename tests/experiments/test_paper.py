@@ -41,6 +41,7 @@ def test_every_table_and_figure_is_made(made):
         "at every step, Q = 2",
         "recipient synthetic",
         "| all together, K = 10 | ",
+        "| as chosen | ",
         "| adapters eps 8 | ",
         "| 8 | DP-SGD over the union | ",
     ):

@@ -139,6 +139,7 @@ for _name, _about in (
     ("composition", "Released once, against fresh noise at every step."),
     ("federation", "Three real hospitals with polyps, each in turn the recipient."),
     ("levers", "What each change to the paper's mechanism does, in Dice and in dB."),
+    ("gains", "What each choice of the adapters is worth, on invented hospitals."),
     ("adapters", "Patients that teach the shared network, against rivals at their epsilon."),
     ("all", "All of docs/results.md, and the results of docs/adapters.md."),
 ):

@@ -11,6 +11,7 @@ from canal.experiments import (
     composition,
     ensemble_size,
     federation,
+    gains,
     levers,
     qualitative,
     table1,
@@ -43,6 +44,7 @@ EXPERIMENTS = {
     "composition": Experiment(composition.cells, composition.page, composition.figures),
     "federation": Experiment(federation.cells, federation.page),
     "levers": Experiment(levers.cells, levers.page),
+    "gains": Experiment(gains.cells, gains.page, document="docs/adapters.md"),
     "adapters": Experiment(adapters.cells, adapters.page, document="docs/adapters.md"),
 }
 
