@@ -9,7 +9,7 @@ ONE    := OMP_NUM_THREADS=1
 
 .PHONY: demo test test-all ready lint types bench format clean browser
 
-demo: $(READY)  ## three invented hospitals, from scans to a report; three to four minutes
+demo: $(READY)  ## three invented hospitals, from scans to a report; about three minutes
 	$(BIN)/canal demo
 
 test: ready  ## lint, type-check, test
