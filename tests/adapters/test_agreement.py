@@ -16,7 +16,7 @@ AGREED = AdapterAgreement(
     initialisation="0" * 64,
     public={"scales": [1.0], "bounds": [1.0], "weights": [1.0], "length": 1.0},
     update=UpdateSettings(),
-    augment=True,
+    views=1,
     noise="secret",
 )
 CHANGES = {
@@ -25,7 +25,7 @@ CHANGES = {
     "initialisation": "1" * 64,
     "public": AGREED.public | {"bounds": [1.0000001]},
     "update": UpdateSettings(step=0.3),
-    "augment": False,
+    "views": 3,
     "noise": "seed 3",
 }
 

@@ -87,12 +87,12 @@ def test_progress_counts_images(sites, shared, make_cohorts, mechanism):
 
 
 def test_sites_that_vary_images_otherwise_than_agreed_are_refused(sites, shared, patients_of):
-    odd = Patients("odd", patients_of("endoscopy", 2), augment=False, chunk=4)
+    odd = Patients("odd", patients_of("endoscopy", 2), views=0, chunk=4)
     cohorts = LocalCohorts([*sites, odd], shared().network, shared().coordinates)
-    with pytest.raises(ReleaseError, match="site 'odd' has augment = False, the release True"):
-        cohorts.check(augment=True)
-    with pytest.raises(ReleaseError, match="'dermoscopy' has augment = True"):
-        cohorts.check(augment=False)
+    with pytest.raises(ReleaseError, match="site 'odd' has views = 0, the release 1"):
+        cohorts.check(views=1)
+    with pytest.raises(ReleaseError, match="'dermoscopy' has views = 1"):
+        cohorts.check(views=0)
 
 
 class Uneven(nn.Module):
@@ -115,6 +115,6 @@ def test_batches_of_every_site_are_looked_at(patients_of):
     coordinates = Adapter(parts=("*",)).install(network)
     arrays = patients_of("endoscopy", 4)
     even, odd = (Patients(f"in {chunk}", arrays, chunk=chunk) for chunk in (4, 3))
-    LocalCohorts([even], network, coordinates).check(augment=True)
+    LocalCohorts([even], network, coordinates).check(views=1)
     with pytest.raises(InvalidValueError, match="last bits"):
-        LocalCohorts([even, odd], network, coordinates).check(augment=True)
+        LocalCohorts([even, odd], network, coordinates).check(views=1)

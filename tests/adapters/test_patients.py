@@ -102,7 +102,8 @@ def test_a_patient_moves_a_sum_by_one_and_two_by_two(cohort, add_up):
 class ByPlace(Patients):
     """Augmentation that follows from a row's place in its batch: what must not be."""
 
-    def batch(self, rows, number):
+    def batch(self, looks, number):
+        rows = [row for row, _ in looks]
         padded = self.arrays.images[np.resize(rows, self.chunk)]
         truths = self.arrays.masks[np.resize(rows, self.chunk)]
         images, masks = to_float(torch.from_numpy(padded)), torch.from_numpy(truths).float()
@@ -134,7 +135,7 @@ def test_negative_control_parts_that_depend_on_others(kind, cohort, add_up):
 
 def test_a_patient_is_the_mean_of_their_images(cohort, gradients):
     """By hand, without augmentation: one after the other through the network, then averaged."""
-    people = Patients("site", cohort, augment=False, chunk=4)
+    people = Patients("site", cohort, views=0, chunk=4)
     found = torch.cat(list(people.gradients(gradients, 0)))
     assert len(people) == len(found) == 7
     images = to_float(torch.from_numpy(np.array(cohort.images)))
@@ -149,20 +150,20 @@ def test_a_patient_is_the_mean_of_their_images(cohort, gradients):
 
 def test_images_vary_from_round_to_round_and_never_with_company(cohort, add_up):
     people = Patients("site", cohort, chunk=4)
-    first, again, later = (people.batch([0, 1], number) for number in (0, 0, 1))
+    first, again, later = (people.batch([(0, 0), (1, 0)], number) for number in (0, 0, 1))
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0][0], later[0][0])
-    turned = people.batch([1, 5, 0], 0)
+    turned = people.batch([(1, 0), (5, 0), (0, 0)], 0)
     assert torch.equal(turned[0][2], first[0][0])
     assert torch.equal(turned[1][2], first[1][0])
     assert not np.array_equal(add_up(cohort, number=0), add_up(cohort, number=1))
-    plain = Patients("site", cohort, augment=False, chunk=4)
-    assert torch.equal(plain.batch([0], 0)[0], plain.batch([0], 1)[0])
+    plain = Patients("site", cohort, views=0, chunk=4)
+    assert torch.equal(plain.batch([(0, 0)], 0)[0], plain.batch([(0, 1)], 1)[0])
 
 
 def test_empty_places_are_black_and_not_read(cohort):
-    images, masks = Patients("site", cohort, chunk=4).batch([2, 3], 0)
+    images, masks = Patients("site", cohort, chunk=4).batch([(2, 0), (3, 0)], 0)
     assert images.shape[0] == masks.shape[0] == 4
     assert (images[2:] == -1).all()
     assert not masks[2:].any()
@@ -215,7 +216,7 @@ def test_the_digest_tells_all_that_matters_apart(cohort):
         Patients("site", replace(cohort, digest="other pixels")),
         Patients("site", replace(cohort, groups={})),
         Patients("site", replace(cohort, unlabelled=frozenset(cohort.ids[:1]))),
-        Patients("site", cohort, augment=False),
+        Patients("site", cohort, views=0),
         Patients("site", cohort, chunk=5),
     )
     assert len({people.digest for people in others}) == len(others)
@@ -234,3 +235,31 @@ def test_a_chunk_is_a_number_of_images(chunk, cohort):
     """Of -1, nobody would be asked."""
     with pytest.raises(InvalidValueError, match="chunk = "):
         Patients("site", cohort, chunk=chunk)
+
+
+def test_several_views_are_one_patients_mean(cohort, gradients):
+    """Three looks at an image are three images of a patient, each varied another way."""
+    one, three = (Patients("site", cohort, views=views, chunk=4) for views in (1, 3))
+    first = torch.cat(list(one.gradients(gradients, 0)))
+    many = torch.cat(list(three.gradients(gradients, 0)))
+    assert many.shape == first.shape
+    passed = []
+    list(three.gradients(gradients, 0, passed.append))
+    assert sum(passed) == three.passes == 3 * len(cohort.ids)
+    images, _ = three.batch([(0, 0), (0, 1), (0, 2)], 0)
+    assert len({image.numpy().tobytes() for image in images[:3]}) == 3
+    # What is peculiar to one view averages out.
+    assert float(many.norm(dim=1).mean()) < float(first.norm(dim=1).mean())
+
+
+def test_with_several_views_a_sum_is_still_the_sum_of_its_parts(cohort, add_up):
+    whole = add_up(cohort, chunk=4, views=2)
+    for who in list(people_in(cohort))[:3]:
+        own = add_up(cohort.rows(ids_of(cohort, who)), chunk=4, views=2)
+        assert np.array_equal(whole - add_up(cohort.without(who), chunk=4, views=2), own)
+
+
+@pytest.mark.parametrize("views", [-1, True, 1.0, 1025, "2"])
+def test_a_number_of_views_that_is_none(views, cohort):
+    with pytest.raises(InvalidValueError, match="views"):
+        Patients("site", cohort, views=views)

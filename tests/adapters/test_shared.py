@@ -21,7 +21,7 @@ def test_rounds_start_from_the_initialisation(shared, init):
     network, _ = checkpoint.load(init)
     assert there.start.initialisation == weights_digest(network)
     assert torch.equal(there.start.values, Adapter().install(network).read())
-    assert there.start.augment
+    assert there.start.views
 
 
 def test_the_same_images_measure_the_same(init, recipient, shared):
@@ -35,10 +35,10 @@ def test_the_same_images_measure_the_same(init, recipient, shared):
 
 def test_by_hand_without_augmentation(init, recipient, gradients, shared):
     """One look at every person among the images, averaged over the images of each."""
-    there = share(init, recipient, Adapter(), "flat", augment=False, chunk=4)
-    assert not there.start.augment
+    there = share(init, recipient, Adapter(), "flat", views=0, chunk=4)
+    assert not there.start.views
     shared().coordinates.write(shared().start.values)
-    people = Patients("recipient", recipient, augment=False, chunk=4)
+    people = Patients("recipient", recipient, views=0, chunk=4)
     rows = torch.cat(list(people.gradients(gradients, 0)))
     want = measure(rows, shared().coordinates.groups, "flat")
     assert there.start.public.to_json() == want.to_json()

@@ -195,7 +195,7 @@ CHOICES = {
     "step of the update": scaled(2, "statistics", "update", "step"),
     "patients as they were counted": scaled(1.1, "statistics", "patients"),
     "initialisation": put("0" * 64, "participants", "initialisation"),
-    "augmentation": put(False, "participants", "augment"),
+    "views": put(3, "participants", "views"),
     "adapter": put(["norms"], "plan", "adapter", "parts"),
     "software": put("canal 0.0", "software"),
     "key of the charge": put("0" * 64, "ledger", "key"),

@@ -140,7 +140,7 @@ def test_a_count_costs_its_share(home):
 def test_without_noise_only_if_that_is_said(home):
     asked = ("--patients", "30", "--rounds", "2", "--allocation", "none", "--out", "clear")
     assert "say --not-private" in call_here(home, *TRAIN, *asked, code=2)
-    assert "NOT PRIVATE" in call_here(home, *TRAIN, *asked, "--not-private", "--no-augment")
+    assert "NOT PRIVATE" in call_here(home, *TRAIN, *asked, "--not-private", "--views", "0")
     said = call_here(home, "release", "verify", "clear")
     assert "FAILS" not in said
     assert "NOT PRIVATE" in call_here(home, "account", "clear")

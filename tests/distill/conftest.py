@@ -88,8 +88,8 @@ def adapters(tmp_path_factory, init, arrays):
     from canal.adapters.rounds import train
     from canal.adapters.shared import share
 
-    shared = share(init, arrays, Adapter(("head",)), "none", augment=False)
-    site = Patients("site", arrays, augment=False)
+    shared = share(init, arrays, Adapter(("head",)), "none", views=0)
+    site = Patients("site", arrays, views=0)
     cohorts = LocalCohorts([site], shared.network, shared.coordinates)
     plan = AdapterPlan(
         *(8.0, len(site), len(shared.coordinates)),

@@ -67,8 +67,8 @@ def teach(out, init, recipient, private, ledger):
     from canal.adapters.shared import share
 
     head = Adapter(("head",))
-    shared = share(init, recipient, head, "flat", augment=False)
-    sites = [Patients(*each, augment=False) for each in zip(SITES, private, strict=True)]
+    shared = share(init, recipient, head, "flat", views=0)
+    sites = [Patients(*each, views=0) for each in zip(SITES, private, strict=True)]
     plan = AdapterPlan(*(8.0, 8, len(shared.coordinates)), sites=len(sites), rounds=2, adapter=head)
     cohorts = LocalCohorts(sites, shared.network, shared.coordinates)
     return train(out, cohorts, shared.start, plan, ledger=ledger)

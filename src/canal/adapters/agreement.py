@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from canal.adapters.patients import check_views
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.update import UpdateSettings
-from canal.errors import InvalidValueError
 from canal.release.agreement import Binding
 
 
@@ -21,7 +21,7 @@ class AdapterAgreement(Binding):
         initialisation: digest of the weights that the rounds start from.
         public: scales and bounds, as measured on the recipient's images.
         update: how the next network follows from a sum.
-        augment: whether images are flipped, turned and changed in intensity, round by round.
+        views: of an image in a round, each varied another way; 0 for the image as it is.
         noise: `secret`, or the seed of a research run.
     """
 
@@ -30,7 +30,7 @@ class AdapterAgreement(Binding):
     initialisation: str
     public: dict[str, Any]
     update: UpdateSettings
-    augment: bool
+    views: int
     noise: str
 
     def to_json(self) -> dict[str, Any]:
@@ -41,21 +41,20 @@ class AdapterAgreement(Binding):
             "initialisation": self.initialisation,
             "public": self.public,
             "update": self.update.to_json(),
-            "augment": self.augment,
+            "views": self.views,
             "noise": self.noise,
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> AdapterAgreement:
         """The reverse of `to_json`."""
-        if not isinstance(values["augment"], bool):
-            raise InvalidValueError("augment must be true or false")
+        check_views(values["views"])
         return cls(
             AdapterPlan.from_json(values["plan"]),
             tuple(str(name) for name in values["cohorts"]),
             str(values["initialisation"]),
             dict(values["public"]),
             UpdateSettings(**values["update"]),
-            values["augment"],
+            values["views"],
             str(values["noise"]),
         )

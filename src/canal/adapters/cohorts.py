@@ -107,11 +107,11 @@ class LocalCohorts:
             self._gradients = Gradients(self.network, self.coordinates.names, basis=basis)
         return self._gradients
 
-    def check(self, augment: bool, basis: Basis | None = None) -> None:
+    def check(self, views: int, basis: Basis | None = None) -> None:
         """Refuse sites that do not do what a statement says of them; to be called before they pay.
 
         Args:
-            augment: whether images are to be varied, at all sites alike.
+            views: of an image in a round, at all sites alike.
             basis: in which gradients are to be taken.
 
         Raises:
@@ -119,9 +119,9 @@ class LocalCohorts:
             InvalidValueError: batches as a site makes them let patients into each other's part.
         """
         for site in self.sites:
-            if site.augment != augment:
+            if site.views != views:
                 raise ReleaseError(
-                    f"site {site.cohort!r} has augment = {site.augment}, the release {augment}; "
+                    f"site {site.cohort!r} has views = {site.views}, the release {views}; "
                     "give both the same"
                 )
         # Kernels are chosen by the shape of a batch; some of them are even, others are not.

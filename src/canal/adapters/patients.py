@@ -11,7 +11,7 @@ Guarantees:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from canal.data.cache import Arrays
     from canal.privacy.lattice import Lattice
 
+# Views of an image: a round takes this many times as long.
+MOST_VIEWS = 1024
 # Images a pass; the memory of a round is this many gradients.
 CHUNK = 32
 
@@ -38,16 +40,16 @@ class Patients:
         cohort: name of the site's cohort; public.
         arrays: decoded cases. A patient is whoever the site's records say that an image shows; an
             image of nobody known is a patient of its own.
-        augment: flips, turns and intensities, other ones each round; or the images as they are.
+        views: of an image in a round, each flipped, turned and changed in intensity another way; 0
+            for the image as it is. A patient's gradient is the mean over all of them.
         chunk: images a pass.
     """
 
-    def __init__(
-        self, cohort: str, arrays: Arrays, *, augment: bool = True, chunk: int = CHUNK
-    ) -> None:
+    def __init__(self, cohort: str, arrays: Arrays, *, views: int = 1, chunk: int = CHUNK) -> None:
         if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
             raise InvalidValueError(f"chunk = {chunk!r} must be a whole number, at least 1")
-        self.cohort, self.arrays, self.augment, self.chunk = cohort, arrays, augment, chunk
+        check_views(views)
+        self.cohort, self.arrays, self.views, self.chunk = cohort, arrays, views, chunk
         # The same person under every name that images of theirs have, and nobody merged by looks:
         # whom one image joins with must not depend on other patients.
         known = arrays.groups
@@ -66,9 +68,14 @@ class Patients:
         return len(self.rows)
 
     @property
+    def passes(self) -> int:
+        """Views of images that pass through the network in a round."""
+        return sum(map(len, self.rows.values())) * max(1, self.views)
+
+    @property
     def digest(self) -> str:
         """Of everything that determines what they add; private."""
-        content = repr((self.arrays.digest, sorted(self.rows.items()), self.augment, self.chunk))
+        content = repr((self.arrays.digest, sorted(self.rows.items()), self.views, self.chunk))
         return hashlib.sha256(content.encode()).hexdigest()
 
     @property
@@ -110,36 +117,55 @@ class Patients:
         """Every patient's gradient, the mean over their images, some at a time; private."""
         import torch
 
-        order = [(who, row) for who, rows in self.rows.items() for row in rows]
-        left = {who: len(rows) for who, rows in self.rows.items()}
+        views = range(max(1, self.views))
+        order = [
+            (who, (row, view)) for who, rows in self.rows.items() for row in rows for view in views
+        ]
+        left = {who: len(rows) * len(views) for who, rows in self.rows.items()}
         sums: dict[str, Tensor] = {}
         for start in range(0, len(order), self.chunk):
             part = order[start : start + self.chunk]
-            images, masks = self.batch([row for _, row in part], number)
+            images, masks = self.batch([look for _, look in part], number)
             found, done = gradients(images, masks).cpu(), []
             for (who, _), row in zip(part, found, strict=False):
                 # One image after the other, so that the sum does not depend on where a chunk ends.
                 sums[who] = sums[who] + row if who in sums else row
                 left[who] -= 1
                 if not left[who]:
-                    done.append(sums.pop(who) / len(self.rows[who]))
+                    done.append(sums.pop(who) / (len(self.rows[who]) * len(views)))
             progress(len(part))
             if done:
                 yield torch.stack(done)
 
-    def batch(self, rows: list[int], number: int) -> tuple[Tensor, Tensor]:
-        """Images and masks of one pass; empty places are black images, whose rows nobody reads."""
+    def batch(self, looks: Sequence[tuple[int, int]], number: int) -> tuple[Tensor, Tensor]:
+        """Images and masks of one pass; empty places are black images, whose rows nobody reads.
+
+        Args:
+            looks: rows of the arrays, and which view of each.
+            number: of the round.
+        """
         import torch
+
+        rows = [row for row, _ in looks]
 
         pixels = np.zeros((self.chunk, *self.arrays.images.shape[1:]), np.uint8)
         truths = np.zeros((self.chunk, *self.arrays.masks.shape[1:]), np.uint8)
         pixels[: len(rows)], truths[: len(rows)] = self.arrays.images[rows], self.arrays.masks[rows]
         images = to_float(torch.from_numpy(pixels))
         masks = torch.from_numpy(truths).float()
-        if self.augment:
-            for at in range(len(rows)):
+        if self.views:
+            for at, (_, view) in enumerate(looks):
                 one = slice(at, at + 1)
                 seed = int.from_bytes(hashlib.sha256(pixels[at].tobytes()).digest()[:8])
-                rng = np.random.default_rng([seed, number])
+                rng = np.random.default_rng([seed, number, view])
                 images[one], masks[one], _ = augmented(images[one], masks[one], rng)
         return images, masks
+
+
+def check_views(views: object) -> None:
+    """Refuse what is no number of views."""
+    if isinstance(views, bool) or not isinstance(views, int) or not 0 <= views <= MOST_VIEWS:
+        raise InvalidValueError(
+            f"views = {views!r} must be a whole number, at most {MOST_VIEWS}; 0 leaves images as "
+            "they are"
+        )

@@ -92,7 +92,7 @@ def train(
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
     check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
-    cohorts.check(start.augment, start.public.basis)
+    cohorts.check(start.views, start.public.basis)
     return aggregate(
         out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
     )
@@ -138,7 +138,7 @@ def aggregate(
         start.initialisation,
         start.public.to_json(),
         start.update,
-        start.augment,
+        start.views,
         noise,
     )
     claim = agreement.to_json() | {"patients": cohorts.claims}
@@ -300,7 +300,7 @@ class _Run:
             participants={
                 "cohorts": list(self.cohorts.names),
                 "initialisation": self.start.initialisation,
-                "augment": self.start.augment,
+                "views": self.start.views,
             },
             noise=noise,
             ledger=receipt,

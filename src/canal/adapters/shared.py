@@ -54,7 +54,7 @@ def share(
     *,
     update: UpdateSettings | None = None,
     directions: int = 0,
-    augment: bool = True,
+    views: int = 1,
     chunk: int = CHUNK,
 ) -> Shared:
     """Load the shared initialisation, install the adapter, and measure what is to be public.
@@ -66,7 +66,7 @@ def share(
         allocation: how noise is to be spread.
         update: how the next network follows from a sum.
         directions: of a public basis that gradients are projected on; 0 for none.
-        augment: images are varied from round to round.
+        views: of an image in a round, each varied another way; 0 for the image as it is.
         chunk: images a pass.
     """
     update = UpdateSettings() if update is None else update
@@ -76,7 +76,7 @@ def share(
         *(network, coordinates, asked, allocation),
         directions=directions,
         power=update.power,
-        augment=augment,
+        views=views,
         chunk=chunk,
     )
     start = Start(
@@ -84,11 +84,11 @@ def share(
         about.initialisation,
         public,
         update,
-        augment,
+        views,
         digest(
             [
                 *(about.initialisation, asked.digest, adapter.to_json()),
-                *(allocation, directions, update.power, augment, chunk),
+                *(allocation, directions, update.power, views, chunk),
             ]
         ).hex(),
     )
@@ -103,7 +103,7 @@ def look(
     *,
     directions: int,
     power: float,
-    augment: bool,
+    views: int,
     chunk: int,
 ) -> Public:
     """Measure scales and bounds on the recipient's images, once rows were seen to be independent.
@@ -115,17 +115,17 @@ def look(
         allocation: how noise is to be spread.
         directions: of the basis; 0 for none.
         power: by which they are scaled.
-        augment: as in the rounds.
+        views: of an image, as in the rounds.
         chunk: images a pass.
     """
     import torch
 
     if not asked.labelled.any():
         raise DataError("none of the recipient's images has a label; label a few of them")
-    people = Patients("recipient", asked, augment=augment, chunk=chunk)
+    people = Patients("recipient", asked, views=views, chunk=chunk)
     rows = [row for rows in people.rows.values() for row in rows]
-    batch = people.batch(list(np.resize(rows, chunk)), 0)
-    looks = range(_LOOKS if augment else 1)
+    batch = people.batch([(row, 0) for row in np.resize(rows, chunk).tolist()], 0)
+    looks = range(_LOOKS if views else 1)
 
     def seen(gradients: Gradients) -> Iterator[Tensor]:
         check_rows(gradients, *batch)

@@ -25,7 +25,7 @@ class Start:
         initialisation: digest of the whole network.
         public: scales and bounds.
         update: how the next network follows from a sum.
-        augment: images are varied from round to round.
+        views: of an image in a round, each varied another way; 0 for the image as it is.
         measured: digest of all that the public numbers were measured with; empty if unknown.
     """
 
@@ -33,7 +33,7 @@ class Start:
     initialisation: str
     public: Public
     update: UpdateSettings
-    augment: bool = True
+    views: int = 1
     measured: str = ""
 
 

@@ -100,11 +100,11 @@ def chosen(
     """
     if most is not None and most < 1:
         raise InvalidValueError(f"most = {most!r} must be at least 1")
-    augment = bool(release.manifest.participants["augment"])
-    everybody = Patients(cohort, arrays, augment=augment)
+    views = int(release.manifest.participants["views"])
+    everybody = Patients(cohort, arrays, views=views)
     rows = [row for who in list(everybody.rows)[:most] for row in everybody.rows[who]]
     some = arrays.rows([arrays.ids[row] for row in rows])
-    return Patients(cohort, some, augment=augment), len(everybody)
+    return Patients(cohort, some, views=views), len(everybody)
 
 
 def measure(

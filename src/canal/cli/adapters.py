@@ -114,10 +114,13 @@ def train(
             rich_help_panel=_STEPS,
         ),
     ] = UpdateSettings.power,
-    augment: Annotated[
-        bool,
-        typer.Option(help="Vary images from round to round, or not.", rich_help_panel=_STEPS),
-    ] = True,
+    views: Annotated[
+        int,
+        typer.Option(
+            help="Of each image in a round, each varied; 0 for images as they are.",
+            rich_help_panel=_STEPS,
+        ),
+    ] = 1,
     seed: Annotated[
         int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
     ] = None,
@@ -153,7 +156,7 @@ def train(
         allocation,
         update=UpdateSettings(step, momentum, averaged, power=power),
         directions=directions,
-        augment=augment,
+        views=views,
     )
     # All of it is fixed before anybody's patients are read.
     plan = AdapterPlan(
@@ -174,7 +177,7 @@ def train(
     book = ledger_to_charge(ledger, sites, plan.unit, delta) if charged else None
     cohorts = LocalCohorts(
         [
-            Patients(name, images.load(folder, split, name), augment=augment)
+            Patients(name, images.load(folder, split, name), views=views)
             for name, folder in sites.items()
         ],
         shared.network,

@@ -206,8 +206,7 @@ def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Pai
     name = given.part or data.resolve().name
     arrays = Images(init).load(data, given.split, name)
     people, among = chosen(release, name, arrays, given.most)
-    images = sum(len(rows) for rows in people.rows.values())
-    with counting("what patients paid", images * len(release)) as progress:
+    with counting("what patients paid", people.passes * len(release)) as progress:
         network, _ = load_initialisation(init)
         return measure(release, network, people, among, progress)
 

@@ -38,7 +38,7 @@ class Lesson:
         directions: of a public basis.
         allocation: of the noise.
         update: from sums to steps.
-        augment: images are varied from round to round.
+        views: of an image in a round, each varied another way; 0 for the image as it is.
     """
 
     epsilon: float = 8.0
@@ -48,7 +48,7 @@ class Lesson:
     directions: int = 0
     allocation: Allocation = "flat"
     update: UpdateSettings = field(default_factory=UpdateSettings)
-    augment: bool = True
+    views: int = 1
 
     def release(self, stage: Stage, folder: Path, report: Report) -> AdapterRelease:
         """Make it, with sites in this process; noise comes from the scene's seed, alike for all."""
@@ -62,9 +62,9 @@ class Lesson:
             allocation,
             update=self.update,
             directions=self.directions,
-            augment=self.augment,
+            views=self.views,
         )
-        sites = [Patients(name, stage.part(name), augment=self.augment) for name in stage.sites]
+        sites = [Patients(name, stage.part(name), views=self.views) for name in stage.sites]
         plan = AdapterPlan(
             self.epsilon if private else 1.0,
             sum(map(len, sites)),

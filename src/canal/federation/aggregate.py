@@ -85,12 +85,12 @@ def teach(
         order.plan.get("allocation", "flat"),
         directions=order.plan.get("directions", 0),
         update=UpdateSettings(**order.update),
-        augment=order.augment,
+        views=order.views,
     )
     seed = None if order.seed < 0 else order.seed
     cohorts = RemoteCohorts(
         *(transport, session(order), order.trust, start.initialisation),
-        augment=order.augment,
+        views=order.views,
         research=seed is not None,
     )
     plan = make_adapter_plan(order, shared, adapter, len(cohorts.names))

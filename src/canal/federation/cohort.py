@@ -39,7 +39,7 @@ class Cohort:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
-        self._patients: dict[tuple[str, bool], Patients] = {}
+        self._patients: dict[tuple[str, int], Patients] = {}
         self._thread: threading.Thread | None = None
         self._failed = False
 
@@ -110,12 +110,12 @@ class Cohort:
         """The teacher alone, as a release takes it; private."""
         return load_ensemble([self.settings.path(self.settings.teacher)])
 
-    def patients(self, initialisation: str, augment: bool) -> Patients:
+    def patients(self, initialisation: str, views: int) -> Patients:
         """The patients, as a network of this initialisation sees them; private."""
-        known = initialisation, augment
+        known = initialisation, views
         if known not in self._patients:
             arrays = self.arrays(self.initialisation(initialisation))
-            self._patients[known] = Patients(self.settings.name, arrays, augment=augment)
+            self._patients[known] = Patients(self.settings.name, arrays, views=views)
         return self._patients[known]
 
     def arrays(self, init: Path) -> Arrays:

@@ -98,8 +98,8 @@ class Introduction:
         if kind_of(head) == FEATURES:
             claim = self.cohort.ensemble.claims[0]
         else:
-            augment = bool(head.get("augment", True))
-            claim = self.cohort.patients(str(head["initialisation"]), augment).claim
+            views = int(head.get("views", 1))
+            claim = self.cohort.patients(str(head["initialisation"]), views).claim
         if head.get("research") and self.settings.research:
             return claim
         return [self.settings.name, journal.secret().key(b"claim", digest(claim)).hex()]

@@ -196,7 +196,7 @@ class Lessons:
                 == {
                     "cohorts": list(agreement.cohorts),
                     "initialisation": agreement.initialisation,
-                    "augment": agreement.augment,
+                    "views": agreement.views,
                 },
                 "public numbers": public == agreement.public,
                 "number of patients": manifest.statistics["patients"] == self.patients,

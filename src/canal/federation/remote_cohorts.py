@@ -34,7 +34,7 @@ class RemoteCohorts:
         session: its name, 32 hexadecimal digits; another release needs another.
         trust: the model of trust.
         initialisation: digest of the weights that the rounds start from; the sites have it.
-        augment: images are varied from round to round.
+        views: of an image in a round, each varied another way; 0 for the image as it is.
         research: noise is seeded, and protects nobody.
     """
 
@@ -45,7 +45,7 @@ class RemoteCohorts:
         trust: Trust,
         initialisation: str,
         *,
-        augment: bool = True,
+        views: int = 1,
         research: bool = False,
     ) -> None:
         self.transport, self.session, self.trust = transport, session, trust
@@ -54,7 +54,7 @@ class RemoteCohorts:
             release=ADAPTERS,
             trust=trust,
             initialisation=initialisation,
-            augment=augment,
+            views=views,
             research=research,
         )
         self._terms: Terms | None = None

@@ -115,7 +115,7 @@ class Order:
         plan: choices of the plan that win over the preset, such as epsilon.
         adapter: which parameters patients teach, as `canal.adapters.adapter.Adapter`.
         update: how fast, as `canal.adapters.update.UpdateSettings`.
-        augment: whether patients' images are varied from round to round.
+        views: of an image in a round, each varied another way; 0 for the image as it is.
         train: have the sites train their teachers first, where they have none.
         seed: of the noise of a research run; below 0 for a release that protects.
         wait: seconds between two questions whether teachers are trained.
@@ -134,7 +134,7 @@ class Order:
     plan: dict[str, Any] = field(default_factory=dict)
     adapter: dict[str, Any] = field(default_factory=dict)
     update: dict[str, Any] = field(default_factory=dict)
-    augment: bool = True
+    views: int = 1
     train: bool = True
     seed: int = -1
     wait: float = 10.0

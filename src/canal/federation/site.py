@@ -252,7 +252,7 @@ class Site:
 
     def _teaching(self, lessons: Lessons, journal: Journal) -> Teaching:
         agreed = lessons.terms.adapters
-        people = self.cohort.patients(agreed.initialisation, agreed.augment)
+        people = self.cohort.patients(agreed.initialisation, agreed.views)
         return Teaching(lessons, journal, people)
 
     def _finish(self, message: Message, _: bytes) -> bytes:
