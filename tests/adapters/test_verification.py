@@ -24,38 +24,19 @@ from canal.adapters.verification import account, check_statement, verify
 from canal.errors import CanalError, ReleaseError
 from canal.privacy import Ledger, Secret, rounded_gaussian
 from canal.privacy.randomness import Stream
-from canal.release.manifest import CARD, MANIFEST, Manifest
+from canal.release.manifest import CARD, MANIFEST
 from canal.release.shard import write_shard
+from victim import Victim
 
 COHORTS = ("dermoscopy", "ultrasound")
 
 
-class Victim:
-    """A release folder and its ledger, to be changed and made whole again."""
+class Charged(Victim):
+    """A release of adapters, and the ledger that was charged."""
 
     def __init__(self, folder, ledger):
-        self.folder, self.ledger = folder, ledger
-        self.whole = {path.name: path.read_bytes() for path in folder.iterdir()}
-        self.shards = sorted(name for name in self.whole if name.endswith(".safetensors"))
-
-    def heal(self):
-        for path in self.folder.iterdir():
-            if path.name not in self.whole:
-                path.unlink()
-        for name, content in self.whole.items():
-            (self.folder / name).write_bytes(content)
-
-    def content(self):
-        """The manifest as plain values, without its digest."""
-        content = json.loads(self.whole[MANIFEST])
-        return {name: content[name] for name in content if name not in ("format", "digest")}
-
-    def forge(self, content):
-        """Write a manifest whose digest holds, and the card that belongs to it."""
-        manifest = Manifest(**content)
-        (self.folder / MANIFEST).write_bytes(manifest.to_bytes())
-        with suppress(Exception):  # a manifest that has no card keeps the old one
-            (self.folder / CARD).write_bytes(render(manifest).encode())
+        super().__init__(folder, render)
+        self.ledger = ledger
 
     def rewrite(self, content, number, integers, stamp=""):
         """Other sums in a file that is well made, with the digest that the manifest says."""
@@ -76,7 +57,7 @@ def whole(make_release, tmp_path_factory):
     ledger = Ledger(folder / "ledger.sqlite")
     ledger.set_budget(COHORTS, "membership", epsilon=8.0, delta=1e-5)
     make_release(folder / "release", plan={"count": 0.05}, ledger=ledger)
-    return Victim(folder / "release", ledger)
+    return Charged(folder / "release", ledger)
 
 
 @pytest.fixture
@@ -347,7 +328,7 @@ def test_anything_anywhere(seed, victim):
 def test_a_research_run_is_not_passed_off_as_private(make_release, tmp_path):
     """Every promise made, every digest computed anew, charges invented: the files still warn."""
     release = make_release(tmp_path / "release", seed=1)
-    forger = Victim(release.path, None)
+    forger = Charged(release.path, None)
     content = forger.content()
     content["noise"]["source"] = Secret(b"x" * 32, private=True).source
     due = [asdict(each) for each in charges(release.plan.calibrate(), COHORTS)]

@@ -11,9 +11,9 @@ from canal.errors import ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release import verification as features
 from canal.release.account import account as price_features
+from canal.release.checks import Check
 from canal.release.manifest import Manifest
 from canal.release.store import Release
-from canal.release.verification import Check
 
 AnyRelease = Release | AdapterRelease
 

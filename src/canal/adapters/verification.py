@@ -18,8 +18,7 @@ from canal.adapters.update import UpdateSettings
 from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release.account import price
-from canal.release.manifest import Manifest
-from canal.release.verification import (
+from canal.release.checks import (
     Check,
     Checks,
     check_derived,
@@ -27,6 +26,7 @@ from canal.release.verification import (
     derived_again,
     least_energy,
 )
+from canal.release.manifest import Manifest
 
 
 def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:

@@ -102,16 +102,6 @@ class FeatureGame(Game):
         return takes_part(self.plan, self.unit)
 
     @property
-    def delta(self) -> float:
-        """Of the release."""
-        return self.plan.delta
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is any noise."""
-        return self.plan.allocation != "none"
-
-    @property
     def values(self) -> int:
         """Noise values of one draw in both worlds; for progress."""
         statistics = sum(len(moved.where) for moved in self.moved_statistics)

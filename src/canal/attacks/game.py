@@ -28,9 +28,11 @@ from numpy.typing import NDArray
 from canal.release.shard import TENSOR, shard_name, write_shard
 
 if TYPE_CHECKING:
+    from canal.adapters.plan import AdapterPlan
     from canal.privacy.randomness import Secret
     from canal.privacy.units import Unit
     from canal.release.noise import Noise
+    from canal.release.plan import Plan
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -106,13 +108,18 @@ class Game(ABC):
 
     @property
     @abstractmethod
-    def delta(self) -> float:
+    def plan(self) -> Plan | AdapterPlan:
         """Of the release."""
 
     @property
-    @abstractmethod
+    def delta(self) -> float:
+        """Of the release."""
+        return self.plan.delta
+
+    @property
     def noisy(self) -> bool:
         """Whether there is any noise."""
+        return self.plan.allocation != "none"
 
     @property
     @abstractmethod

@@ -116,16 +116,6 @@ class RoundsGame(Game):
         return self.plan.rounds
 
     @property
-    def delta(self) -> float:
-        """Of the release."""
-        return self.plan.delta
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is any noise."""
-        return self.plan.allocation != "none"
-
-    @property
     def counted(self) -> bool:
         """Whether the number of patients is published, and differs."""
         return bool(self.plan.count) and self.worst.counts[0] != self.worst.counts[1]

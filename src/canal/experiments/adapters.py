@@ -1,8 +1,8 @@
 """Adapters against what a user would pick instead, at one epsilon of the same patients.
 
 All arms of a course share split, shared initialisation and order of images; adapters and rivals get
-the same epsilon of a patient who is added or removed. Every setting was chosen on invented
-hospitals (`canal.experiments.gains`), none by looking at these data sets.
+the same epsilon of a patient who is added or removed. How patients are asked is chosen on invented
+hospitals (`canal.experiments.gains`), nothing by looking at these data sets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAUGHT = "adapters"
 # How patients are asked, by epsilon.
 LESSONS = {
     8.0: Lesson(8.0, 20, ("*",), directions=10_000, update=UpdateSettings(step=0.3)),
-    1.0: Lesson(1.0, 10, directions=100, update=UpdateSettings(step=0.1)),
+    1.0: Lesson(1.0, 10, ("*",), directions=3000, views=3, update=UpdateSettings(step=0.05)),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from canal.adapters.patients import Patients
 from canal.distill.objective import opinion
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class UnionCell(Cell):
-    """One network, trained with DP-SGD on the patients of all sites together.
+class PrivateCell(Cell):
+    """Networks that DP-SGD trained.
 
     Args:
         scene: data and initialisation.
-        settings: of the training.
+        settings: of each training.
     """
+
+    kind: ClassVar[str]
 
     scene: Course
     settings: PrivateSettings
@@ -37,7 +39,14 @@ class UnionCell(Cell):
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.scene.name}-union-{self.settings.epsilon:g}"
+        return f"{self.scene.name}-{self.kind}-{self.settings.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class UnionCell(PrivateCell):
+    """One network, trained on the patients of all sites together."""
+
+    kind = "union"
 
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train, and measure on the test part."""
@@ -46,21 +55,10 @@ class UnionCell(Cell):
 
 
 @dataclass(frozen=True)
-class PrivateTeachersCell(Cell):
-    """A network a site, each trained with DP-SGD; their ensemble, and a student of it.
+class PrivateTeachersCell(PrivateCell):
+    """A network a site; their ensemble, and a student of it."""
 
-    Args:
-        scene: data and initialisation.
-        settings: of each training.
-    """
-
-    scene: Course
-    settings: PrivateSettings
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self.scene.name}-private-teachers-{self.settings.epsilon:g}"
+    kind = "private-teachers"
 
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train them all, and measure on the test part."""

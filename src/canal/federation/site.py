@@ -37,10 +37,10 @@ from canal.federation.settings import SiteSettings
 from canal.federation.teaching import Teaching
 from canal.federation.terms import Terms
 from canal.release.agreement import Agreement
+from canal.release.checks import same
 from canal.release.manifest import Manifest
 from canal.release.statistics import Statistics
 from canal.release.store import FEATURES
-from canal.release.verification import same
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
 # Sessions that were begun and never agreed to; each has a folder.

@@ -95,8 +95,9 @@ def train(
     )
     optimizer = torch.optim.SGD(wanted, settings.step, momentum=settings.momentum)
     with warnings.catch_warnings():
-        # Of its secure mode, which a research run has no use for; and of hooks on first layers.
-        warnings.simplefilter("ignore")
+        # A research run has no use for a secure generator, and images need no gradient.
+        warnings.filterwarnings("ignore", "Secure RNG turned off")
+        warnings.filterwarnings("ignore", "Full backward hook is firing")
         wrapped, private, drawn = PrivacyEngine(accountant="prv").make_private_with_epsilon(
             module=network.train(),
             optimizer=optimizer,

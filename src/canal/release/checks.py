@@ -1,0 +1,261 @@
+"""What can be checked of a release folder of any kind: digests, arithmetic, card, ledger.
+
+Digests find damage. What is stated is compared with what was derived again. The ledger holds the
+digest of the manifest, so that a folder whose every digest was forged anew is found as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from canal.errors import CanalError, ReleaseError
+from canal.privacy.ledger import Ledger
+from canal.release.digits import short
+from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
+from canal.release.shard import metadata
+
+# Another processor may round the last bits of a logarithm otherwise.
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Args:
+        what: it was.
+        passed: None if it could not be looked at.
+        detail: what was found.
+    """
+
+    what: str
+    passed: bool | None
+    detail: str
+
+
+class Checks:
+    """What was looked at in one release folder; nothing is believed.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[Check] = []
+
+    def look(self, what: str, at: Callable[[], str]) -> bool:
+        """Look at one thing, and note what was found; say if it is as it should be."""
+        try:
+            with np.errstate(all="ignore"):  # a forged number may overflow; it will not compare
+                self.found.append(Check(what, True, at()))
+        except CanalError as error:
+            self.found.append(Check(what, False, str(error)))
+        # Whatever a forger put where a number should be.
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            self.found.append(Check(what, False, f"the manifest contradicts itself: {error}"))
+        except OSError as error:
+            self.found.append(Check(what, False, f"{self.path} cannot be read: {error.strerror}"))
+        return bool(self.found[-1].passed)
+
+    def files(self, manifest: Manifest, more: Sequence[str] = ()) -> None:
+        """The folder holds what the manifest lists, and nothing else."""
+        self.look("files", lambda: _files(self.path, manifest, more))
+
+    def card(self, manifest: Manifest, render: Callable[[Manifest], str]) -> None:
+        """The card is the one of this manifest."""
+        if manifest.software == SOFTWARE:
+            self.look("card", lambda: _card(self.path, manifest, render))
+        else:
+            made = f"made by {manifest.software}; compare it there, this is {SOFTWARE}"
+            self.found.append(Check("card", None, made))
+
+    def ledger(self, manifest: Manifest, ledger: Ledger | None) -> None:
+        """Everyone was charged, once, for this very manifest."""
+        if manifest.ledger is None:
+            self.found.append(Check("ledger", None, "nothing is charged for a research run"))
+        elif ledger is None:
+            self.found.append(Check("ledger", None, "not looked at; give it with --ledger"))
+        else:
+            self.look("ledger", lambda: _ledger(manifest, ledger))
+
+
+def _files(path: Path, manifest: Manifest, more: Sequence[str]) -> str:
+    expected = {MANIFEST, CARD, *more} | {entry["file"] for entry in manifest.shards}
+    there = {child.name for child in path.iterdir()}
+    if there != expected:
+        odd = sorted(there ^ expected)[0]
+        raise ReleaseError(f"{odd} is {'too much' if odd in there else 'missing'} in the folder")
+    return f"{len(there)}, none too many"
+
+
+def check_shards(
+    path: Path, manifest: Manifest, rows: Sequence[int], shape: list[int], tensor: str, kind: str
+) -> int:
+    """Every shard is the tensor that the manifest describes, every row listed once; how many.
+
+    Args:
+        path: the folder.
+        manifest: of the same.
+        rows: of every shard.
+        shape: of a row.
+        tensor: what a shard calls its integers.
+        kind: of the integers, as safetensors calls it.
+    """
+    for number, entry in enumerate(manifest.shards):
+        if _sha256(path / entry["file"]) != entry["sha256"]:
+            raise ReleaseError(f"{entry['file']} is not what the manifest describes")
+        header = _header(path / entry["file"], tensor)
+        want = {"dtype": kind, "shape": [rows[number], *shape]}
+        if {key: header.get(key) for key in want} != want:
+            raise ReleaseError(f"{entry['file']} is no tensor of {want['shape']} integers ({kind})")
+        if header["words"] != metadata(manifest.statement["stamp"]):
+            raise ReleaseError(f"{entry['file']} warns of other things than the statement")
+    places = {(number, row) for number, count in enumerate(rows) for row in range(count)}
+    listed = [tuple(at) for at in manifest.rows.values()]
+    if len(listed) != len(places) or set(listed) != places:
+        raise ReleaseError("the manifest does not list every row of the shards exactly once")
+    return len(listed)
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ReleaseError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _header(path: Path, tensor: str) -> dict[str, Any]:
+    """The entry of the one tensor of a safetensors file whose digest was checked, and its words."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > 1 << 20:
+                raise ReleaseError(f"{path.name} has a header of {length} bytes")
+            content = json.loads(file.read(length))
+        words = content.pop("__metadata__", None)
+        if list(content) != [tensor]:
+            raise ReleaseError(f"{path.name} holds other tensors than {tensor!r}")
+        return dict(content[tensor]) | {"words": words}
+    except (OSError, struct.error, ValueError, TypeError, AttributeError) as error:
+        raise ReleaseError(f"{path.name} is no safetensors file: {error}") from error
+
+
+def check_derived(
+    manifest: Manifest,
+    *,
+    private: bool,
+    mechanism: dict[str, Any],
+    statement: dict[str, Any],
+    is_covered: Callable[[list[dict[str, Any]]], bool],
+) -> None:
+    """Refuse a manifest that states anything else than what was derived from its plan.
+
+    Args:
+        manifest: of a release of any kind.
+        private: whether its noise protects anybody.
+        mechanism: that follows from plan and statistics.
+        statement: that follows from those.
+        is_covered: whether charges pay for it.
+
+    Raises:
+        ReleaseError: something does not follow.
+    """
+    for what, stated, derived in (
+        ("claim to be private", manifest.private, private),
+        ("absence of a charge", manifest.ledger is None, not private),
+        ("mechanism", manifest.mechanism, mechanism),
+        ("statement", manifest.statement, json.loads(json.dumps(statement))),
+    ):
+        if not same(stated, derived):
+            raise ReleaseError(f"the {what} does not follow from the plan")
+    if manifest.ledger is not None and not is_covered(manifest.ledger["charges"]):
+        raise ReleaseError("the charges are not everyone's, or below what the release costs")
+
+
+def derived_again(manifest: Manifest, whose: str) -> str:
+    """What a checked statement says, in a line; the stamp where nobody is protected."""
+    said = manifest.statement
+    if not manifest.private:
+        return str(said["stamp"])
+    epsilon = said["guarantee"][said["unit"]]["epsilon"]
+    return f"derived again: epsilon {epsilon:.6g} at delta {short(said['delta'])}, {whose}"
+
+
+def least_energy(count: int, looks: int) -> float:
+    """What the squares of so many standard normals add up to at least, but once in 1e9 times.
+
+    Args:
+        count: of them in a sum.
+        looks: how many sums are looked at.
+    """
+    # Wilson and Hilferty's cube root: good to a fraction of a per cent in this tail.
+    quantile = NormalDist().inv_cdf(1e-9 / looks)
+    return count * max(0.0, 1 - 2 / (9 * count) + quantile * math.sqrt(2 / (9 * count))) ** 3
+
+
+def _card(path: Path, manifest: Manifest, render: Callable[[Manifest], str]) -> str:
+    try:
+        there = (path / CARD).read_bytes()
+        same = there == render(manifest).encode()
+    except OSError as error:
+        raise ReleaseError(f"{CARD} cannot be read: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ReleaseError(f"the manifest contradicts itself: {error}") from error
+    if not same:
+        raise ReleaseError(f"{CARD} is not the card of this manifest")
+    return "says what the manifest says"
+
+
+def _ledger(manifest: Manifest, ledger: Ledger) -> str:
+    rows = ledger.verify()
+    stated = manifest.ledger or {}
+    key, charged = str(stated["key"]), list(stated["charges"])
+    due = {(c["cohort"], c["unit"], c["rho"], c["draws"]) for c in charged}
+    # A site's own ledger knows of its own cohort, and of that alone.
+    kept = {row.cohort for row in rows if row.key == key}
+    if len(kept) == 1:
+        due = {charge for charge in due if charge[0] in kept} or due
+    for action in ("reserve", "commit"):
+        entries = [row for row in rows if row.action == action and row.key == key]
+        made = [(row.cohort, row.unit, row.rho, row.draws) for row in entries]
+        if len(made) != len(due) or set(made) != due:
+            raise ReleaseError(
+                f"{ledger.path} has no {action} of exactly this release; it was charged "
+                "elsewhere, or not at all"
+            )
+        if action == "commit" and {row.note for row in entries} != {manifest.digest}:
+            raise ReleaseError(
+                f"{ledger.path} knows this release with another manifest; the folder was changed "
+                "after it was published"
+            )
+    others = {charge["cohort"] for charge in charged} - {cohort for cohort, *_ in due}
+    return f"charged once to {', '.join(sorted({str(cohort) for cohort, *_ in due}))}" + (
+        f"; of {', '.join(sorted(map(str, others)))} this ledger knows nothing" if others else ""
+    )
+
+
+def same(stated: Any, derived: Any) -> bool:
+    """Equal, up to the last bits of a float."""
+    if isinstance(stated, bool) or isinstance(derived, bool):
+        return stated is derived
+    if isinstance(stated, dict) and isinstance(derived, dict):
+        return stated.keys() == derived.keys() and all(
+            same(stated[key], derived[key]) for key in stated
+        )
+    if isinstance(stated, list) and isinstance(derived, list):
+        return len(stated) == len(derived) and all(map(same, stated, derived))
+    if isinstance(stated, int | float) and isinstance(derived, int | float):
+        return math.isclose(stated, derived, rel_tol=_CLOSE)
+    return bool(stated == derived)
