@@ -95,9 +95,11 @@ def train(
     )
     optimizer = torch.optim.SGD(wanted, settings.step, momentum=settings.momentum)
     with warnings.catch_warnings():
-        # A research run has no use for a secure generator, and images need no gradient.
+        # A research run has no use for a secure generator, images need no gradient, and orders of
+        # Renyi only give its accountant a place to start from.
         warnings.filterwarnings("ignore", "Secure RNG turned off")
         warnings.filterwarnings("ignore", "Full backward hook is firing")
+        warnings.filterwarnings("ignore", "Optimal order is the")
         wrapped, private, drawn = PrivacyEngine(accountant="prv").make_private_with_epsilon(
             module=network.train(),
             optimizer=optimizer,
