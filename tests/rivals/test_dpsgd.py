@@ -103,7 +103,7 @@ def test_patients_are_drawn_and_not_images(arrays):
 
 
 def test_nobody_may_be_drawn(arrays, network, monkeypatch):
-    """Of three patients at a rate of a third, in some of nine steps; noise is added all the same."""
+    """Of three patients at a rate of a third, in some of nine steps; noise is added even then."""
     losses, loss = [], dpsgd.task_loss
     monkeypatch.setattr(dpsgd, "task_loss", lambda *each: losses.append(1) or loss(*each))
     few = Patients("here", arrays.rows(arrays.ids[:6]))
