@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from adapters.place import Place
-from canal.adapters.adapter import Adapter
+from adapters.place import FEW, Place
 from canal.adapters.plan import AdapterPlan
 from canal.data.cache import Arrays
 from canal.data.synthetic import generate
@@ -61,7 +60,7 @@ def shared(init, recipient):
     def get(allocation="flat", adapter=None, chunk=4):
         asked = (allocation, adapter, chunk)
         if asked not in made:
-            made[asked] = share(init, recipient, adapter or Adapter(), allocation, chunk=chunk)
+            made[asked] = share(init, recipient, adapter or FEW, allocation, chunk=chunk)
         return made[asked]
 
     return get
@@ -89,6 +88,7 @@ def make_plan(shared):
             "sites": 2,
             "rounds": 3,
             "allocation": allocation,
+            "adapter": FEW,
         }
         return AdapterPlan(**(fitting | choices))
 

@@ -2,9 +2,12 @@
 
 from collections import Counter
 
+from canal.adapters.adapter import HEAD, NORMS, Adapter
 from canal.privacy import Ledger
 
 COHORTS = ("dermoscopy", "ultrasound")
+# Few parameters, all of them asked for: what tests of anything else teach.
+FEW = Adapter((NORMS, HEAD))
 PAIRS = {(cohort, unit) for cohort in COHORTS for unit in ("membership", "patient")}
 
 

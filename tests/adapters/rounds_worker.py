@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from canal.adapters.adapter import Adapter
+from adapters.place import FEW
 from canal.adapters.cohorts import LocalCohorts
 from canal.adapters.patients import Patients
 from canal.adapters.plan import AdapterPlan
@@ -35,9 +35,9 @@ def images_of(hospital, number):
 def main(out, ledger, init, kill_at):
     torch.set_num_threads(1)
     secrets.token_bytes = lambda size: SECRET
-    shared = share(Path(init), images_of("endoscopy", 4), Adapter(), "flat", chunk=4)
+    shared = share(Path(init), images_of("endoscopy", 4), FEW, "flat", chunk=4)
     sites = [Patients(name, images_of(name, 6), chunk=4) for name in ("dermoscopy", "ultrasound")]
-    plan = AdapterPlan(8.0, 12, len(shared.coordinates), sites=2, rounds=3, count=0.05)
+    plan = AdapterPlan(8.0, 12, len(shared.coordinates), sites=2, rounds=3, count=0.05, adapter=FEW)
     calls, fsync = count(1), os.fsync
 
     def counted(handle):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from adapters.place import FEW
 from canal.adapters.adapter import Adapter, Coordinates, merge
 from canal.errors import InvalidValueError
 from canal.models.unet import UNetArchitecture
@@ -79,7 +80,7 @@ def test_what_cannot_be_is_refused(bad, says):
 
 def test_convolutions_that_are_not_there_have_no_product():
     with pytest.raises(InvalidValueError, match="no convolution is called upcat_9"):
-        taught(rank=2, beside=("upcat_9*",))
+        taught(parts=("norms",), rank=2, beside=("upcat_9*",))
 
 
 def test_products_are_taught_and_the_convolution_beside_them_is_not():
@@ -114,7 +115,7 @@ def outputs(network):
 
 def test_products_change_nothing_at_first_and_something_once_taught():
     network, plain = unet(), outputs(unet())
-    coordinates = Adapter(rank=2).install(network)
+    coordinates = Adapter(FEW.parts, rank=2).install(network)
     torch.testing.assert_close(outputs(network), plain, rtol=1e-5, atol=1e-6)
     coordinates.write(coordinates.read() + 0.05)
     assert (outputs(network) - plain).abs().max() > 0.1
@@ -123,7 +124,7 @@ def test_products_change_nothing_at_first_and_something_once_taught():
 def test_a_merged_network_computes_what_it_computed():
     """And has the parameters that it had before, by name and shape."""
     network = unet()
-    coordinates = Adapter(rank=2).install(network)
+    coordinates = Adapter(FEW.parts, rank=2).install(network)
     generator = torch.Generator().manual_seed(4)
     coordinates.write(
         coordinates.read() + 0.05 * torch.randn(len(coordinates), generator=generator)
@@ -151,7 +152,7 @@ def test_products_begin_from_a_public_seed():
 
 def test_one_vector_there_and_back():
     network = unet()
-    coordinates = Adapter().install(network)
+    coordinates = FEW.install(network)
     before = coordinates.read()
     assert len(before) == len(coordinates) == len(coordinates.groups)
     values = torch.arange(len(coordinates), dtype=torch.float32)
@@ -169,7 +170,7 @@ def test_one_vector_there_and_back():
 
 
 def test_a_vector_of_another_length_is_not_written():
-    coordinates = Adapter().install(unet())
+    coordinates = FEW.install(unet())
     with pytest.raises(RuntimeError):
         coordinates.write(torch.zeros(len(coordinates) + 1))
 
@@ -219,7 +220,7 @@ def test_layers_have_channels_of_their_own():
 
 def test_channels_are_counted_without_gaps():
     """Also where only some parameters are taught, and products beside them."""
-    for adapter in (Adapter(), Adapter(parts=("*.bias",)), Adapter(rank=2)):
+    for adapter in (FEW, Adapter(parts=("*.bias",)), Adapter(FEW.parts, rank=2)):
         found = adapter.install(unet()).groups
         np.testing.assert_array_equal(np.unique(found), np.arange(found.max() + 1))
 

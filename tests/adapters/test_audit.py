@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canal.adapters.adapter import Adapter
+from adapters.place import FEW
 from canal.adapters.clip import Clip
 from canal.adapters.gradients import Gradients
 from canal.adapters.patients import Patients
@@ -92,7 +92,7 @@ def test_every_kind_of_plan(places, make_release, allocation, plan):
 
 
 def test_directions_of_a_basis(places, make_release, make_cohorts, init, recipient):
-    there = share(init, recipient, Adapter(), "flat", directions=5, chunk=4)
+    there = share(init, recipient, FEW, "flat", directions=5, chunk=4)
     made = make_release(places().out, start=there.start, plan={"directions": 5}, **RESEARCH)
     found = audit(made, secrets=secrets, **QUICK)
     assert found.holds

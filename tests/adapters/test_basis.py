@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from adapters.pictures import pictures
+from adapters.place import FEW
 from canal.adapters.adapter import Adapter
 from canal.adapters.basis import Basis, Factors, Moments, digest
 from canal.adapters.cohorts import LocalCohorts
@@ -103,10 +104,17 @@ def test_an_image_that_says_nothing_is_left_out():
     assert digest(made(5, rows=with_silence)) == digest(made(5, rows=rows))
 
 
-@pytest.mark.parametrize("count", [0, 500])
-def test_directions_that_nobody_knows_are_refused(count):
-    with pytest.raises(InvalidValueError, match="must be at least 1 and at most"):
-        made(count)
+def test_there_are_no_more_directions_than_public_images_know():
+    rows = rows_of(3)
+    assert len(made(500, rows=rows)) < SIZE
+    assert digest(made(500, rows=rows)) == digest(made(len(made(500, rows=rows)), rows=rows))
+    with pytest.raises(InvalidValueError, match="must be at least 1, of the"):
+        made(0)
+
+
+def test_images_without_any_gradient_know_no_direction():
+    with pytest.raises(InvalidValueError, match="of the 0 that are known"):
+        made(5, rows=torch.zeros(3, SIZE))
 
 
 def test_a_row_is_projected_to_the_same_bits_in_any_company():
@@ -175,7 +183,7 @@ def test_rows_that_are_never_made_in_full_are_the_same(parts):
 @pytest.fixture(scope="module")
 def there(init, recipient):
     """The shared network, with five directions."""
-    return share(init, recipient, Adapter(), "flat", directions=5, chunk=4)
+    return share(init, recipient, FEW, "flat", directions=5, chunk=4)
 
 
 @pytest.fixture

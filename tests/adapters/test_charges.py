@@ -29,7 +29,7 @@ def test_every_cohort_pays_under_both_relations(relation):
     assert {each.unit for each in due if each.needs_budget} == {needed}
     for each in due:
         assert each.rho == made.guarantee.rho(each.unit)
-        assert each.draws == 50 * 40
+        assert each.draws == 50 * PLAN.rounds
     # Whoever is replaced moves things twice as far.
     rho = {each.unit: each.rho for each in due}
     assert rho["patient"] == pytest.approx(4 * rho["membership"])
@@ -37,7 +37,9 @@ def test_every_cohort_pays_under_both_relations(relation):
 
 def test_every_draw_of_every_share_is_charged():
     plan = replace(PLAN, trust="secure-sum")
-    assert {each.draws for each in charges(plan.calibrate(), COHORTS)} == {2 * (50 * 40 + 1)}
+    assert {each.draws for each in charges(plan.calibrate(), COHORTS)} == {
+        2 * (50 * PLAN.rounds + 1)
+    }
 
 
 def test_charges_too_small_are_found():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from adapters.pictures import pictures
-from canal.adapters.adapter import Adapter
+from adapters.place import FEW
 from canal.adapters.gradients import Gradients, check_rows
 from canal.errors import InvalidValueError
 from canal.models.unet import UNetArchitecture
@@ -13,7 +13,7 @@ from canal.models.unet import UNetArchitecture
 
 def unet_gradients():
     network = UNetArchitecture(base_channels=8).build(seed=0)
-    return Gradients(network, Adapter().install(network).names)
+    return Gradients(network, FEW.install(network).names)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 16])

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from adapters.pictures import pictures
+from adapters.place import FEW
 from canal.adapters.adapter import Adapter
 from canal.adapters.gradients import Gradients
 from canal.errors import InvalidValueError
@@ -54,7 +55,7 @@ def test_the_network_that_we_release(norm):
 
 def test_the_network_with_products_beside_its_convolutions():
     network = UNetArchitecture(base_channels=8).build(seed=0)
-    names = Adapter(rank=2, beside=("upcat_1.*",)).install(network).names
+    names = Adapter(FEW.parts, rank=2, beside=("upcat_1.*",)).install(network).names
     assert any(name.endswith(".inner.weight") for name in names)
     with torch.no_grad():
         for name in names:
@@ -196,7 +197,7 @@ def test_other_layers_one_by_one(kind):
 def test_both_ways_agree_on_our_network():
     """Norms and head, whose gradients torch alone cannot take for one image without dying."""
     network = UNetArchitecture(base_channels=8).build(seed=0).double()
-    gradients = Gradients(network, Adapter().install(network).names)
+    gradients = Gradients(network, FEW.install(network).names)
     images, masks = (each.double() for each in pictures(2))
     rows = gradients(images, masks)
     torch.testing.assert_close(gradients._one_by_one(images, masks), rows, rtol=1e-9, atol=1e-12)

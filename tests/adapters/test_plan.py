@@ -154,7 +154,7 @@ def test_shares_of_noise_are_drawn_by_everyone(colluding):
     """K sites draw K times as many values, and some more noise where t of them may talk."""
     plan = replace(PLAIN, sites=5, trust="secure-sum", colluding=colluding, count=0.1)
     alone = replace(PLAIN, sites=5, count=0.1)
-    assert plan.draws == 5 * alone.draws == 5 * (1000 * 40 + 1)
+    assert plan.draws == 5 * alone.draws == 5 * (1000 * PLAIN.rounds + 1)
     assert plan.calibrate().guarantee.draws("membership") == plan.draws
     assert plan.excess == pytest.approx(math.sqrt(5 / (5 - colluding)))
     assert alone.excess == 1

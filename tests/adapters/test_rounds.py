@@ -85,9 +85,9 @@ def test_nothing_private_is_published_or_left(places, make_release, sites):
     claim = (place.private / "claim.json").read_bytes()
     assert all(each.hex().encode() in claim for each in digests)  # so this search finds them
     assert sorted(path.name for path in place.private.iterdir()) == [
-        *("claim.json", "finished", "lock", "mechanism.json", "public.json"),
+        *("claim.json", "finished", "lock", "mechanism.json", "public"),
     ]
-    for path in [*place.out.iterdir(), *place.private.iterdir()]:
+    for path in [*place.out.iterdir(), *place.private.rglob("*.*")]:
         assert secret not in path.read_bytes()
         assert secret.hex().encode() not in path.read_bytes()
     for content in place.files().values():

@@ -130,7 +130,7 @@ def test_the_noise_of_a_round_is_bound_to_everything_before_it(
     secret, public = Secret.seeded(3), shared().start.public
     mechanism = Mechanism.of(release.plan.calibrate(public.weights), public)
     published = hashlib.sha256()
-    walk = Trajectory(shared().start.values, shared().start.update, 3)
+    walk = Trajectory(shared().start.values, release.settings, 3)
     for number in range(len(release)):
         total = make_cohorts().total(mechanism, number, walk.here.float(), None, published.digest())
         stream = Noise(secret, (digest(claim),)).of_round(number, published.digest())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from adapters.place import FEW
 from canal.adapters import shared as shared_module
-from canal.adapters.adapter import Adapter
 from canal.adapters.patients import Patients
 from canal.adapters.public import measure
 from canal.adapters.shared import share
@@ -20,13 +20,13 @@ def test_rounds_start_from_the_initialisation(shared, init):
     there = shared()
     network, _ = checkpoint.load(init)
     assert there.start.initialisation == weights_digest(network)
-    assert torch.equal(there.start.values, Adapter().install(network).read())
+    assert torch.equal(there.start.values, FEW.install(network).read())
     assert there.start.views
 
 
 def test_the_same_images_measure_the_same(init, recipient, shared):
     for allocation in ("flat", "ellipsoid", "channels"):
-        again = share(init, recipient, Adapter(), allocation, chunk=4).start.public
+        again = share(init, recipient, FEW, allocation, chunk=4).start.public
         first = shared(allocation).start.public
         # Several threads may differ in the last bits; that is why a release keeps its numbers.
         for name in ("scales", "bounds", "weights", "length"):
@@ -35,7 +35,7 @@ def test_the_same_images_measure_the_same(init, recipient, shared):
 
 def test_by_hand_without_augmentation(init, recipient, gradients, shared):
     """One look at every person among the images, averaged over the images of each."""
-    there = share(init, recipient, Adapter(), "flat", views=0, chunk=4)
+    there = share(init, recipient, FEW, "flat", views=0, chunk=4)
     assert not there.start.views
     shared().coordinates.write(shared().start.values)
     people = Patients("recipient", recipient, views=0, chunk=4)
@@ -46,8 +46,7 @@ def test_by_hand_without_augmentation(init, recipient, gradients, shared):
 
 def test_batches_of_any_size_measure_nearly_the_same(init, recipient):
     lengths = [
-        share(init, recipient, Adapter(), "flat", chunk=chunk).start.public.length
-        for chunk in (1, 4, 7)
+        share(init, recipient, FEW, "flat", chunk=chunk).start.public.length for chunk in (1, 4, 7)
     ]
     assert lengths == pytest.approx([lengths[0]] * 3, rel=1e-4)
 
@@ -55,9 +54,9 @@ def test_batches_of_any_size_measure_nearly_the_same(init, recipient):
 def test_images_without_labels_measure_nothing(init, recipient):
     none, some = (replace(recipient, unlabelled=frozenset(recipient.ids[at:])) for at in (0, 3))
     with pytest.raises(DataError, match="label a few of them"):
-        share(init, none, Adapter(), "flat")
-    some = share(init, some, Adapter(), "flat", chunk=4)
-    few = share(init, recipient.rows(recipient.ids[:3]), Adapter(), "flat", chunk=4)
+        share(init, none, FEW, "flat")
+    some = share(init, some, FEW, "flat", chunk=4)
+    few = share(init, recipient.rows(recipient.ids[:3]), FEW, "flat", chunk=4)
     assert some.start.public.to_json() == few.start.public.to_json()
 
 
@@ -72,7 +71,7 @@ def test_rows_are_looked_at_before_anything_is_measured(init, recipient, monkeyp
     monkeypatch.setattr(shared_module, "check_rows", refuse)
     monkeypatch.setattr(shared_module, "measure", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(InvalidValueError, match="rows mix"):
-        share(init, recipient.rows(recipient.ids[:2]), Adapter(), "flat", chunk=16)
+        share(init, recipient.rows(recipient.ids[:2]), FEW, "flat", chunk=16)
     assert seen == [16]
 
 

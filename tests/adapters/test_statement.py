@@ -40,7 +40,7 @@ def test_the_numbers_are_those_of_the_plan(relation):
 
 def test_rounds_cost_more_and_more():
     rows = stated()["epsilon_by_rounds"]
-    assert [row["rounds"] for row in rows] == [1, 10, 20, 30, 40]
+    assert [row["rounds"] for row in rows] == [1, 5, 10, 15, 20]
     for unit in ("membership", "patient"):
         assert [row[unit] for row in rows] == sorted(row[unit] for row in rows)
     assert rows[-1]["membership"] == pytest.approx(PLAN.epsilon)

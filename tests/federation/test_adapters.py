@@ -54,7 +54,8 @@ def make(make_hospitals, cohorts):
 @pytest.fixture
 def order(make_order):
     def made(out="release", plan=PLAN, **choices):
-        return make_order(out, release="adapters", plan=plan, **choices)
+        few = {"parts": ["norms", "head"]}
+        return make_order(out, release="adapters", plan=plan, **({"adapter": few} | choices))
 
     return made
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 # Words for what has other names in every network.
-NORMS, HEAD = "norms", "head"
+NORMS, HEAD, EVERYTHING = "norms", "head", "*"
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,16 @@ class Adapter:
     Args:
         parts: patterns of names (`upcat_1.*`), `norms` for scale and shift of every
             normalisation, `head` for the last layer.
-        rank: of the products beside convolutions; 0 for none.
+        rank: of the products beside convolutions; 0 for none. Beside weights that are all taught
+            there is no use for them.
         beside: patterns of the convolutions that have one.
         seed: of their fixed beginning.
 
     >>> Adapter().parts
-    ('norms', 'head')
+    ('*',)
     """
 
-    parts: tuple[str, ...] = (NORMS, HEAD)
+    parts: tuple[str, ...] = (EVERYTHING,)
     rank: int = 0
     beside: tuple[str, ...] = ("*",)
     seed: int = 0
@@ -49,6 +50,11 @@ class Adapter:
             raise InvalidValueError(f"rank = {self.rank!r} must be a whole number, at least 0")
         if not self.parts and not self.rank:
             raise InvalidValueError("an adapter without parameters teaches nothing; name some")
+        if self.rank and EVERYTHING in self.parts:
+            raise InvalidValueError(
+                f"rank = {self.rank}: products beside weights that are all taught add nothing; "
+                "name other parts, such as norms and head"
+            )
 
     def install(self, network: nn.Module) -> Coordinates:
         """Prepare a network in place, and give the parameters that are to be taught.

@@ -54,7 +54,7 @@ class AdapterAgreement(Binding):
             tuple(str(name) for name in values["cohorts"]),
             str(values["initialisation"]),
             dict(values["public"]),
-            UpdateSettings(**values["update"]),
+            UpdateSettings.from_json(values["update"]),
             values["views"],
             str(values["noise"]),
         )

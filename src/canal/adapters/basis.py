@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Coordinates of next to no energy would else be blown up without limit: a share of the mean.
 _DAMPING = 1e-3
+# Of a parameter's energy: less of it in a direction is the rounding of 32-bit gradients.
+_ROUNDING = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,23 +211,24 @@ class Moments:
         lengths = gradients.norm(dim=1, keepdim=True)
         rows = gradients[lengths[:, 0] > 0] / lengths[lengths[:, 0] > 0]
         sizes = [m * n for m, n in self.shapes]
-        for place, ((m, _), part) in enumerate(
+        for place, ((m, n), part) in enumerate(
             zip(self.shapes, rows.split(sizes, dim=1), strict=True)
         ):
             if m == 1:
                 self.right[place] += part.double().square().sum(0)
                 continue
-            matrices = part.reshape(len(rows), m, -1).double()
+            matrices = part.reshape(len(rows), m, n).double()
             self.left[place] += (matrices @ matrices.mT).sum(0)
             flat = matrices.reshape(-1, matrices.shape[2])
             self.right[place] += flat.T @ flat
         self.count += len(rows)
 
     def basis(self, count: int, *, power: float = 0.5) -> Basis:
-        """The directions that hold most of each parameter's energy.
+        """The directions that hold most of each parameter's energy; fewer, if no more are known.
 
         Args:
-            count: k. Every parameter has those that hold the largest shares of its own energy.
+            count: k, at most. Every parameter has those that hold the largest shares of its own
+                energy; what no public image moved, up to rounding, is not known.
             power: p; 0 leaves coordinates at the scale that they have.
         """
         import torch
@@ -239,15 +242,16 @@ class Moments:
             second, along = (right, torch.eye(n)) if m == 1 else _leading(right)
             energy = first[:, None] * second / (first.sum() or 1.0)
             factors.append((across, along, (len(first), len(second))))
-            energies.append(energy.reshape(-1) / self.count)
+            energies.append(energy.reshape(-1) / max(1, self.count))
             shares.append(energy.reshape(-1) / (total or 1.0))
         energy, share = torch.cat(energies), torch.cat(shares)
-        if not 0 < count <= int((share > 0).sum()):
+        known = int((share > _ROUNDING).sum())
+        if count < 1 or not known:
             raise InvalidValueError(
-                f"directions = {count} must be at least 1 and at most {int((share > 0).sum())}: so "
-                "many are known from the recipient's images"
+                f"directions = {count} must be at least 1, of the {known} that are known from the "
+                "recipient's images"
             )
-        chosen = share.argsort(descending=True, stable=True)[:count].sort().values
+        chosen = share.argsort(descending=True, stable=True)[: min(count, known)].sort().values
         scale = (energy[chosen] / energy[chosen].mean() + _DAMPING) ** (-power / 2)
         return _trimmed(factors, chosen, scale.float())
 

@@ -67,6 +67,8 @@ def _headline(manifest: Manifest) -> str:
         "Parameters": number(plan["parameters"]),
         "Noise": plan["allocation"],
     }
+    if plan["directions"]:
+        facts["Directions"] = number(plan["directions"])
     reading = statement["guarantee"][statement["unit"]]["reading"]
     return header("release of adapters", figures, reading, facts)
 
@@ -91,11 +93,12 @@ def _folder(manifest: Manifest) -> Iterable[str]:
     adapter = plan["adapter"]
     taught = ", ".join(code(part) for part in adapter["parts"])
     beside = f", and products of rank {adapter['rank']} beside convolutions" * bool(adapter["rank"])
+    within = f", in {number(plan['directions'])} directions" * bool(plan["directions"])
     update = manifest.statistics["update"]
     yield bullets(
         (
             f"Noisy sums of {number(len(manifest.shards))} rounds for {taught}{beside}: "
-            f"{number(plan['parameters'])} parameters of the shared network.",
+            f"{number(plan['parameters'])} parameters of the shared network{within}.",
             f"Steps of {short(update['step'])} with momentum {short(update['momentum'])}; the last "
             f"{short(100 * update['averaged'])} % of them are averaged.",
             f"Cohorts {cohorts}.",

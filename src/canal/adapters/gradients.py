@@ -244,8 +244,9 @@ def _convolution(
         filters = factors.right.T.reshape(-1, *weight.shape[1:])
         convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[weight.ndim - 3]
         seen = convolve(far, filters, None, module.stride, module.padding, module.dilation)
-        across = factors.left.T @ near.flatten(2)
-        return across @ seen.flatten(2).mT
+        # Contiguous: of other layouts, products of odd widths differ with the rows beside them.
+        across = factors.left.T @ near.flatten(2).contiguous()
+        return across @ seen.flatten(2).contiguous().mT
     # Only its shape is read: one weight for every image, without the memory for it.
     weights = weight.new_empty(()).expand(batch * weight.shape[0], *weight.shape[1:])
     _, found, _ = torch.ops.aten.convolution_backward(

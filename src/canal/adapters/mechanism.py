@@ -8,6 +8,7 @@ $a\,(C_b/C)\,\tilde s_t / N$: a step of gradient descent on $\theta/a$, in units
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,16 @@ class Mechanism:
     def sigma(self) -> NDArray[np.float64]:
         """Of every coordinate of a sum, in units of its bound, as it is accounted for."""
         return self.calibrated.sigma[self.clip.blocks]
+
+    @property
+    def murmur(self) -> float:
+        """How long the noise is on the mean direction of all rounds, where patients say one."""
+        plan = self.calibrated.plan
+        units = self.sigma * plan.excess * self.clip.direction
+        if self.basis is not None:
+            units = units * self.basis.scale.double().numpy()
+        length = float(np.linalg.norm(units))
+        return length / (plan.patients * math.sqrt(plan.rounds))
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

@@ -69,7 +69,7 @@ class AdapterPlan:
     delta: float = 1e-5
     blocks: int = 1
     sites: int = 1
-    rounds: int = 40
+    rounds: int = 20
     relation: str = "add-remove"
     conversion: Conversion = "exact"
     allocation: Allocation = "flat"

@@ -19,7 +19,7 @@ water-filled with the weights $s_c C_c^2$, as in the paper.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class Public:
     def blocks(self) -> int:
         """How many are clipped on their own."""
         return len(self.bounds)
+
+    def fit(self, plan: AdapterPlan) -> AdapterPlan:
+        """The same plan, for as many directions as were found and as many blocks as there are."""
+        directions = 0 if self.basis is None else len(self.basis)
+        return replace(plan, directions=directions, blocks=self.blocks)
 
     def clip(self, plan: AdapterPlan) -> Clip:
         """How a patient is bounded under a plan."""

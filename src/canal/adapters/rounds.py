@@ -16,12 +16,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from canal.adapters.advice import Advice
 from canal.adapters.agreement import AdapterAgreement
 from canal.adapters.card import render
 from canal.adapters.charges import charges, covers
@@ -92,7 +93,6 @@ def train(
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
     check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
-    cohorts.check(start.views, start.public.basis)
     return aggregate(
         out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
     )
@@ -115,7 +115,7 @@ def aggregate(
         out: folder to publish it in.
         cohorts: all sites.
         start: where the rounds begin.
-        plan: what is asked for.
+        plan: what is asked for; directions and blocks are those that were found.
         ledger: of the aggregator, if it has one.
         seed: of the noise of a research run.
         paired: the same standard-normal draws for every plan with this seed.
@@ -131,6 +131,11 @@ def aggregate(
     workspace = Workspace(Path(out))
     with telling(workspace):
         start = settled(workspace, start)
+    plan = start.public.fit(plan)
+    if isinstance(cohorts, LocalCohorts):
+        cohorts.check(start.views, start.public.basis)
+    mechanism = Mechanism.of(plan.calibrate(start.public.weights), start.public)
+    start = replace(start, update=Advice().settle(start.update, mechanism))
     noise = SECRET if seed is None else f"seed {seed}{', paired' if paired else ''}"
     agreement = AdapterAgreement(
         plan,
@@ -146,8 +151,8 @@ def aggregate(
         if not workspace.is_published():
             secret = secret_of(workspace, seed)
             run = _Run(
-                *(workspace, cohorts, start, agreement, secret, digest(claim), ledger, paired),
-                report,
+                *(workspace, cohorts, start, agreement, mechanism),
+                *(secret, digest(claim), ledger, paired, report),
             )
             receipt = run.pay()
             workspace.claim(claim)
@@ -169,6 +174,7 @@ class _Run:
     cohorts: Cohorts
     start: Start
     agreement: AdapterAgreement
+    mechanism: Mechanism
     secret: Secret
     claim: bytes
     ledger: Ledger | None
@@ -190,20 +196,13 @@ class _Run:
             return None
         return Noise(self.secret, (self.claim,), self.paired)
 
-    @property
-    def mechanism(self) -> Mechanism:
-        """Every number, from plan and public images."""
-        public = self.start.public
-        return Mechanism.of(self.plan.calibrate(public.weights), public)
-
     def pay(self) -> dict[str, Any] | None:
         """Charge everyone, once; the key tells nothing without the secret."""
         key = self.secret.key(b"ledger", self.claim).hex()
-        mechanism = self.mechanism
-        due = charges(mechanism.calibrated, self.cohorts.names) if self.private else []
+        due = charges(self.mechanism.calibrated, self.cohorts.names) if self.private else []
         if due and self.ledger is not None:
             self.ledger.reserve(key, due, note=f"adapters {self.workspace.out.name}")
-        self.cohorts.consider(self.agreement, mechanism, self.secret, key)
+        self.cohorts.consider(self.agreement, self.mechanism, self.secret, key)
         return paid(key, due) if due else None
 
     def make(self, receipt: dict[str, Any] | None) -> None:

@@ -46,6 +46,11 @@ class Shared:
     start: Start
 
 
+def count_parameters(init: Path, adapter: Adapter) -> int:
+    """How many parameters of an initialisation an adapter has, without measuring anything."""
+    return len(adapter.install(load_initialisation(init)[0]))
+
+
 def share(
     init: Path,
     asked: Arrays,
@@ -54,6 +59,7 @@ def share(
     *,
     update: UpdateSettings | None = None,
     directions: int = 0,
+    quantile: float = 0.5,
     views: int = 1,
     chunk: int = CHUNK,
 ) -> Shared:
@@ -65,7 +71,8 @@ def share(
         adapter: which parameters are taught.
         allocation: how noise is to be spread.
         update: how the next network follows from a sum.
-        directions: of a public basis that gradients are projected on; 0 for none.
+        directions: of a public basis that gradients are projected on, at most; 0 for none.
+        quantile: of the norms of the recipient's images, at which patients are clipped.
         views: of an image in a round, each varied another way; 0 for the image as it is.
         chunk: images a pass.
     """
@@ -76,6 +83,7 @@ def share(
         *(network, coordinates, asked, allocation),
         directions=directions,
         power=update.power,
+        quantile=quantile,
         views=views,
         chunk=chunk,
     )
@@ -88,7 +96,7 @@ def share(
         digest(
             [
                 *(about.initialisation, asked.digest, adapter.to_json()),
-                *(allocation, directions, update.power, views, chunk),
+                *(allocation, directions, update.power, quantile, views, chunk),
             ]
         ).hex(),
     )
@@ -103,6 +111,7 @@ def look(
     *,
     directions: int,
     power: float,
+    quantile: float,
     views: int,
     chunk: int,
 ) -> Public:
@@ -115,6 +124,7 @@ def look(
         allocation: how noise is to be spread.
         directions: of the basis; 0 for none.
         power: by which they are scaled.
+        quantile: of the norms, at which patients are clipped.
         views: of an image, as in the rounds.
         chunk: images a pass.
     """
@@ -142,4 +152,9 @@ def look(
     if allocation in ("ellipsoid", "channels"):
         bent = Gradients(network, coordinates.names, Signs(), basis)
         curvature = torch.cat([part for each in looks for part in people.gradients(bent, each)])
-    return measure(found, coordinates.groups, allocation, curvature=curvature, basis=basis)
+    return measure(
+        *(found, coordinates.groups, allocation),
+        curvature=curvature,
+        quantile=quantile,
+        basis=basis,
+    )

@@ -38,23 +38,20 @@ class Start:
 
 
 def settled(workspace: Workspace, start: Start) -> Start:
-    """The start of an earlier run in this place, if it measured the same; else this one, kept.
+    """The start of an earlier run in this place that measured the same; else this one, kept.
 
     Measured again with other threads or on another machine, public numbers differ in their last
     bits, and a release that was paid for could not be finished.
     """
     if not start.measured:
         return start
-    path = workspace.private / "public.json"
+    path = workspace.private / "public" / start.measured[:16] / "public.json"
     if not path.is_file():
         workspace.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if start.public.basis is not None:
             write_basis(path.parent, start.public.basis)
-        kept = {"measured": start.measured, "public": start.public.to_json()}
-        replace_file(path, json.dumps(kept).encode())
-    kept = json.loads(path.read_bytes())
-    if kept["measured"] != start.measured:
-        return start
+        replace_file(path, json.dumps(start.public.to_json()).encode())
     basis = read_basis(path.parent) if start.public.basis is not None else None
-    public = Public.from_json(kept["public"], start.public.channels, basis)
-    return replace(start, public=public)
+    kept = Public.from_json(json.loads(path.read_bytes()), start.public.channels, basis)
+    return replace(start, public=kept)

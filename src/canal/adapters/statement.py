@@ -147,7 +147,8 @@ def _mechanism(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
         "not read from any cohort."
     )
     first = (
-        f"{plan.rounds} sums over patients of gradients for {plan.parameters} parameters: "
+        f"{plan.rounds} sums over patients of gradients for {plan.parameters} parameters"
+        f"{_in_directions(plan)}: "
         f"{_CLIPPED[plan.allocation]}, so that a patient moves a sum by at most 1 (added or "
         "removed) or 2 (replaced), in units of the bound."
     )
@@ -155,7 +156,8 @@ def _mechanism(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
         return [first, number, "No noise was added."]
     sigma = calibrated.sigma
     spread = (
-        f"Noise of {short(float(sigma[0]))} bounds on every parameter"
+        f"Noise of {short(float(sigma[0]))} bounds on every "
+        + ("direction" if plan.directions else "parameter")
         if len(sigma) == 1
         else f"Noise of {short(float(sigma.min()))} to {short(float(sigma.max()))} bounds, by "
         "water-filling"
@@ -175,6 +177,12 @@ def _mechanism(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
             else "the paper's formula, which is never below the exact one."
         ),
     ]
+
+
+def _in_directions(plan: AdapterPlan) -> str:
+    if not plan.directions:
+        return ""
+    return f" in {plan.directions} directions of a public basis"
 
 
 def _assumptions(plan: AdapterPlan) -> list[str]:

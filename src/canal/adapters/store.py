@@ -66,7 +66,7 @@ class AdapterRelease(Folder):
         super().__init__(path, manifest)
         try:
             self.plan = AdapterPlan.from_json(manifest.plan)
-            self.settings = UpdateSettings(**manifest.statistics["update"])
+            self.settings = UpdateSettings.from_json(manifest.statistics["update"])
             self.patients = float(manifest.statistics["patients"])
             self._shards = tuple(Shard(**entry) for entry in manifest.shards)
             if any(Path(each.file).name != each.file for each in self._shards):

@@ -8,7 +8,7 @@ and the adapter is the average of the last iterates.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import InvalidValueError
@@ -22,7 +22,8 @@ class UpdateSettings:
     r"""How fast, and how smoothly; none of it changes a guarantee.
 
     Args:
-        step: $\eta$, in units of the clip: how far one round of unanimous patients moves.
+        step: $\eta$, in units of the clip: how far one round of unanimous patients moves. None
+            for one that suits the noise (`canal.adapters.advice`); rounds begin with a number.
         momentum: $\beta$.
         averaged: share of the rounds, the last ones, whose iterates are averaged.
         decay: `none`, or `cosine` down to zero.
@@ -30,14 +31,14 @@ class UpdateSettings:
             for not at all, 1/2 as Adam does.
     """
 
-    step: float = 0.2
+    step: float | None = None
     momentum: float = 0.9
     averaged: float = 0.5
     decay: str = "none"
     power: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.step < math.inf:
+        if self.step is not None and not 0 < self.step < math.inf:
             raise InvalidValueError(f"step = {self.step!r} must be above 0 and finite")
         if not 0 <= self.momentum < 1:
             raise InvalidValueError(f"momentum = {self.momentum!r} must be at least 0, below 1")
@@ -52,11 +53,29 @@ class UpdateSettings:
         """As plain values."""
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> UpdateSettings:
+        """The reverse of `to_json`, of settings that steps were taken with."""
+        found = cls(**values)
+        found.rate(0, 1)
+        return found
+
     def rate(self, number: int, rounds: int) -> float:
         """Eta of one round."""
+        if self.step is None:
+            raise InvalidValueError("step is not settled yet; rounds are taken with a number")
         if self.decay == "none":
             return self.step
         return self.step * (1 + math.cos(math.pi * number / rounds)) / 2
+
+    def reach(self, rounds: int) -> float:
+        """How far the adapter is from its start after unanimous rounds, over the step."""
+        import torch
+
+        course = Trajectory(torch.zeros(1), replace(self, step=1.0), rounds)
+        for _ in range(rounds):
+            course.move(-torch.ones(1))
+        return float(course.adapter)
 
 
 class Trajectory:

@@ -86,7 +86,7 @@ def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
     if len(cohorts) != plan.sites or len(set(cohorts)) < len(cohorts):
         raise ReleaseError(f"the plan is for {plan.sites} sites of different cohorts")
     public = manifest.statistics
-    UpdateSettings(**public["update"])
+    UpdateSettings.from_json(public["update"])
     bounds = np.array(public["bounds"], dtype=np.float64)
     weights = np.array(public["weights"], dtype=np.float64)
     scales = np.array(public["scales"], dtype=np.float64)

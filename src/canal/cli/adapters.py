@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from canal.adapters.patients import CHUNK
 from canal.adapters.update import UpdateSettings
 from canal.cli import plan_options as options
 from canal.cli.card import print_made
@@ -57,7 +59,7 @@ def train(
             rich_help_panel=_PLAN,
         ),
     ] = "add-remove",
-    rounds: Annotated[int, typer.Option(help="T: noisy sums.", rich_help_panel=_PLAN)] = 40,
+    rounds: Annotated[int, typer.Option(help="T: noisy sums.", rich_help_panel=_PLAN)] = 20,
     patients: Annotated[
         int | None,
         typer.Option(
@@ -75,30 +77,39 @@ def train(
     part: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is taught: norms, head, or a pattern of names; norms and head if not given.",
+            help="What is taught: norms, head, or a pattern of names; all weights if not given.",
             rich_help_panel=_PLAN,
         ),
     ] = None,
     rank: Annotated[
         int,
         typer.Option(
-            help="Of products of two thin convolutions beside every one; 0 for none.",
+            help="Of products of thin convolutions beside every one, with norms and head; 0: none.",
             rich_help_panel=_PLAN,
         ),
     ] = 0,
     directions: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Of a public basis that gradients are projected on; 0 for all parameters.",
+            help="Of a public basis, at most; 0 for all parameters; as many as suit the noise.",
             rich_help_panel=_PLAN,
         ),
-    ] = 0,
+    ] = None,
     allocation: Annotated[
         Literal["flat", "ellipsoid", "channels", "none"],
         typer.Option(help="How noise is spread; none needs --not-private.", rich_help_panel=_PLAN),
     ] = "flat",
+    quantile: Annotated[
+        float,
+        typer.Option(
+            help="Of gradient norms on the recipient's images: the clip.", rich_help_panel=_STEPS
+        ),
+    ] = 0.5,
     step: Annotated[
-        float, typer.Option(help="In units of the clip.", rich_help_panel=_STEPS)
+        float | None,
+        typer.Option(
+            help="In units of the clip; one that suits the noise.", rich_help_panel=_STEPS
+        ),
     ] = UpdateSettings.step,
     momentum: Annotated[
         float, typer.Option(help="Of the steps.", rich_help_panel=_STEPS)
@@ -121,6 +132,9 @@ def train(
             rich_help_panel=_STEPS,
         ),
     ] = 1,
+    chunk: Annotated[
+        int, typer.Option(help="Images a pass: less memory, or less time.", rich_help_panel=_STEPS)
+    ] = CHUNK,
     seed: Annotated[
         int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
     ] = None,
@@ -130,12 +144,13 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Make a release of adapters: clip every patient, add noise once a round. It can be stopped."""
-    from canal.adapters.adapter import Adapter
+    from canal.adapters.adapter import HEAD, NORMS, Adapter
+    from canal.adapters.advice import Advice
     from canal.adapters.cohorts import LocalCohorts
     from canal.adapters.patients import Patients
     from canal.adapters.plan import AdapterPlan
     from canal.adapters.rounds import train as make
-    from canal.adapters.shared import share
+    from canal.adapters.shared import count_parameters, share
     from canal.cli.progress import rounds as watching
     from canal.errors import InvalidValueError
     from canal.release.workspace import Workspace
@@ -147,25 +162,14 @@ def train(
             "and let --patients be the most that are expected"
         )
     sites = _sites(data, split, cohort or [])
-    adapter = Adapter(tuple(part), rank) if part else Adapter(rank=rank)
-    images = Images(init)
-    shared = share(
-        init,
-        images.public(data, split, queries, recipient),
-        adapter,
-        allocation,
-        update=UpdateSettings(step, momentum, averaged, power=power),
-        directions=directions,
-        views=views,
-    )
+    few = (NORMS, HEAD) if rank else Adapter.parts
+    adapter = Adapter(tuple(part) if part else few, rank)
     # All of it is fixed before anybody's patients are read.
     plan = AdapterPlan(
         epsilon,
         patients,
-        len(shared.coordinates),
-        directions=directions,
+        count_parameters(init, adapter),
         delta=delta,
-        blocks=shared.start.public.blocks,
         sites=len(sites),
         rounds=rounds,
         relation=relation,
@@ -173,11 +177,22 @@ def train(
         count=count_patients or 0.0,
         adapter=adapter,
     )
+    advised = Advice().directions(plan) if directions is None else directions
+    plan = replace(plan, directions=advised)
     charged = seed is None and allocation != "none"
     book = ledger_to_charge(ledger, sites, plan.unit, delta) if charged else None
+    images = Images(init)
+    shared = share(
+        *(init, images.public(data, split, queries, recipient), adapter, allocation),
+        update=UpdateSettings(step, momentum, averaged, power=power),
+        directions=plan.directions,
+        quantile=quantile,
+        views=views,
+        chunk=chunk,
+    )
     cohorts = LocalCohorts(
         [
-            Patients(name, images.load(folder, split, name), views=views)
+            Patients(name, images.load(folder, split, name), views=views, chunk=chunk)
             for name, folder in sites.items()
         ],
         shared.network,

@@ -20,6 +20,7 @@ def summary(release: AnyRelease) -> dict[str, Any]:
         content = {
             "rounds": len(release),
             "parameters": release.plan.parameters,
+            "directions": release.plan.directions,
             "patients": release.patients,
             "relation": release.plan.relation,
         }
@@ -107,10 +108,11 @@ def _content(release: AnyRelease) -> str:
 
     if isinstance(release, AdapterRelease):
         asked = release.plan
+        within = f"in {asked.directions} directions, " if asked.directions else ""
         patients = f"about {release.patients:.0f}" if asked.count else f"{asked.patients}"
         return (
-            f"[bold]{asked.parameters} parameters[/] taught in {asked.rounds} rounds by {patients} "
-            f"patients of {asked.sites} site{'s' * (asked.sites > 1)}"
+            f"[bold]{asked.parameters} parameters[/] taught {within}in {asked.rounds} rounds by "
+            f"{patients} patients of {asked.sites} site{'s' * (asked.sites > 1)}"
         )
     plan, people = release.plan, release.plan.participants
     return (

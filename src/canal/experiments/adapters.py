@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from canal.adapters.update import UpdateSettings
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import Course, StartCell
 from canal.experiments.data_set import DataSet
@@ -27,11 +26,11 @@ from canal.rivals.dpsgd import PrivateSettings
 LAST = ("upcat_1.*", "final_conv.*")
 EPSILONS = (8.0, 1.0)
 TAUGHT = "adapters"
-# How patients are asked, by epsilon.
-LESSONS = {
-    8.0: Lesson(8.0, 20, ("*",), directions=10_000, update=UpdateSettings(step=0.3)),
-    1.0: Lesson(1.0, 10, ("*",), directions=3000, views=3, update=UpdateSettings(step=0.05)),
-}
+
+
+def chosen(epsilon: float) -> Lesson:
+    """How patients are asked: as advised."""
+    return Lesson(epsilon)
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def arms(scene: Course, epsilons: Sequence[float], *, smoke: bool = False) -> di
 
 def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
     """Everybody who pays this epsilon."""
-    lesson = LESSONS[epsilon]
+    lesson = chosen(epsilon)
     parts: tuple[tuple[str, ...], ...] = (("*",), LAST)
     rival = PrivateSettings(epsilon)
     if smoke:  # one pass over few parameters is enough to see that it runs

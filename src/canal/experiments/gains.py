@@ -5,18 +5,20 @@ One thing is changed at a time. None of it costs privacy, and no real patient wa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from canal.experiments.adapters import EPSILONS, LESSONS, course
+from canal.adapters.adapter import HEAD, NORMS
+from canal.experiments.adapters import EPSILONS, LAST, chosen, course
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import INVENTED, Course, StartCell
 from canal.experiments.data_set import DataSet
 from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
+from canal.experiments.rivals import UnionCell
 from canal.experiments.students import StudentCell
 from canal.experiments.taught import Lesson, TaughtCell
+from canal.rivals.dpsgd import PrivateSettings
 
 CHOSEN = "as chosen"
 # Images of each invented hospital.
@@ -30,7 +32,7 @@ class Change:
     Args:
         lesson: fields of the lesson that are set.
         update: fields of its steps that are set.
-        step: factor of the step.
+        way: factor of how far the network goes.
         rounds: factor of T.
         directions: factor of k.
         start: factor of the steps of the initialisation.
@@ -39,7 +41,7 @@ class Change:
 
     lesson: tuple[tuple[str, object], ...] = ()
     update: tuple[tuple[str, object], ...] = ()
-    step: float = 1.0
+    way: float = 1.0
     rounds: float = 1.0
     directions: float = 1.0
     start: float = 1.0
@@ -47,44 +49,55 @@ class Change:
 
     def cell(self, scene: Course, lesson: Lesson) -> TaughtCell:
         """A lesson with this change, and no other."""
-        update = replace(lesson.update, step=self.step * lesson.update.step)
+        before = lesson.advice
         changed = replace(
             lesson,
             rounds=max(1, round(self.rounds * lesson.rounds)),
-            directions=round(self.directions * lesson.directions),
-            update=replace(update, **dict(self.update)),  # type: ignore[arg-type]
+            update=replace(lesson.update, **dict(self.update)),  # type: ignore[arg-type]
+            advice=replace(
+                before,
+                heard=self.directions * before.heard,
+                way=self.way * before.way,
+                furthest=self.way * before.furthest,
+            ),
         )
         scene = replace(scene, start=round(self.start * scene.start))
         return TaughtCell(scene, replace(changed, **dict(self.lesson)), self.tuned)  # type: ignore[arg-type]
 
 
-_NORMS = (("parts", ("norms", "head")), ("directions", 0))
-_EVERYTHING = (("parts", ("*",)), ("directions", 0))
+_FEW = (("parts", (NORMS, HEAD)),)
+_EVERY = (("directions", 0),)
 CHANGES = {
     CHOSEN: Change(),
-    "no noise": Change((("epsilon", math.inf),)),
-    "no momentum, ten times the step": Change(update=(("momentum", 0.0),), step=10.0),
+    "no noise, all else alike": Change((("noise", False),)),
+    "half the way": Change(way=0.5),
+    "twice the way": Change(way=2.0),
+    "a step of 0.1, whatever the noise": Change(update=(("step", 0.1),)),
+    "no momentum": Change(update=(("momentum", 0.0),)),
     "no averaging": Change(update=(("averaged", 0.0),)),
-    "step decays to nothing": Change(update=(("decay", "cosine"),)),
-    "half the step": Change(step=0.5),
-    "twice the step": Change(step=2.0),
+    "steps decay to nothing": Change(update=(("decay", "cosine"),)),
     "half the rounds": Change(rounds=0.5),
     "twice the rounds": Change(rounds=2.0),
     "a third of the directions": Change(directions=1 / 3),
     "three times the directions": Change(directions=3.0),
     "directions as they are, p = 0": Change(update=(("power", 0.0),)),
     "all directions alike, p = 1": Change(update=(("power", 1.0),)),
-    "no basis, norms and head alone": Change(_NORMS, step=3.0),
-    "the same, ellipsoid": Change((*_NORMS, ("allocation", "ellipsoid")), step=3.0),
-    "the same, channels": Change((*_NORMS, ("allocation", "channels")), step=3.0),
-    "no basis, all weights": Change(_EVERYTHING),
-    "the same, all weights, ellipsoid": Change((*_EVERYTHING, ("allocation", "ellipsoid"))),
+    "no basis, all weights": Change(_EVERY),
+    "the same, all weights, ellipsoid": Change((*_EVERY, ("allocation", "ellipsoid"))),
+    "norms and head alone": Change(_FEW),
+    "the same, ellipsoid": Change((*_FEW, ("allocation", "ellipsoid"))),
+    "the same, channels": Change((*_FEW, ("allocation", "channels"))),
+    "norms, head and products of rank 2": Change((*_FEW, ("rank", 2))),
+    "clipped at a tenth of the norms": Change((("quantile", 0.1),)),
+    "clipped at nine tenths": Change((("quantile", 0.9),)),
     "images as they are": Change((("views", 0),)),
     "three views of every image": Change((("views", 3),)),
     "a third of the initialisation's training": Change(start=1 / 3),
     "twice of it": Change(start=2.0),
     "fine-tuned on the recipient's images": Change(tuned=200),
 }
+# Steps that DP-SGD over the union is tried with, for all weights and for the last layers.
+STEPS = (0.004, 0.02, 0.1, 0.5)
 
 
 @dataclass(frozen=True)
@@ -95,11 +108,19 @@ class Gains:
         scenes: one an invented hospital.
         epsilons: of the lessons.
         changes: by label.
+        rivals: settings of DP-SGD by label, but for epsilon.
     """
 
     scenes: tuple[Course, ...]
     epsilons: tuple[float, ...] = EPSILONS
     changes: dict[str, Change] = field(default_factory=lambda: dict(CHANGES))
+    rivals: dict[str, PrivateSettings] = field(
+        default_factory=lambda: {
+            f"DP-SGD over the union, {what}, step {step:g}": PrivateSettings(step=step, parts=parts)
+            for what, parts in (("all weights", PrivateSettings.parts), ("last layers", LAST))
+            for step in STEPS
+        }
+    )
 
     @classmethod
     def of(cls, preset: Preset) -> Gains:
@@ -110,42 +131,43 @@ class Gains:
         if not preset.smoke:
             return cls(scenes)
         few = {name: CHANGES[name] for name in (CHOSEN, "the same, ellipsoid")}
-        return cls(scenes, EPSILONS[:1], few)
+        one = {"DP-SGD": PrivateSettings(epochs=1, rate=0.5, parts=LAST)}
+        return cls(scenes, EPSILONS[:1], few, one)
 
     def lesson(self, epsilon: float) -> Lesson:
         """As chosen; a tiny one where the network is."""
-        chosen = LESSONS[epsilon]
-        return chosen if len(self.scenes) > 1 else replace(chosen, rounds=2, directions=8)
+        lesson = chosen(epsilon)
+        return lesson if len(self.scenes) > 1 else replace(lesson, rounds=2, directions=8)
+
+    def arms(self, scene: Course) -> dict[str, Cell]:
+        """Everybody, by label; those who pay an epsilon with it behind."""
+        found: dict[str, Cell] = {
+            "the initialisation": StartCell(scene),
+            "alone": StudentCell(scene, "alone"),
+            "pooled": StudentCell(scene, "pooled"),
+        }
+        for epsilon in self.epsilons:
+            lesson = self.lesson(epsilon)
+            for label, change in self.changes.items():
+                found[f"{label} {epsilon:g}"] = change.cell(scene, lesson)
+            for label, rival in self.rivals.items():
+                found[f"{label} {epsilon:g}"] = UnionCell(scene, replace(rival, epsilon=epsilon))
+        return found
 
 
 def cells(preset: Preset) -> list[Cell]:
     """Everything that the table is made of."""
     gains = Gains.of(preset)
-    found: list[Cell] = []
-    for scene in gains.scenes:
-        found += [StartCell(scene), StudentCell(scene, "alone"), StudentCell(scene, "pooled")]
-        for epsilon in gains.epsilons:
-            found += [
-                change.cell(scene, gains.lesson(epsilon)) for change in gains.changes.values()
-            ]
-    return found
+    return [cell for scene in gains.scenes for cell in gains.arms(scene).values()]
 
 
 def page(preset: Preset, places: Places) -> str:
     """Dice of what was chosen, and what every change does to it."""
     gains = Gains.of(preset)
     starts = [StartCell(scene).result(places) for scene in gains.scenes]
-    arms = {
-        "the initialisation": starts,
-        "alone": [StudentCell(scene, "alone").result(places) for scene in gains.scenes],
-        "pooled": [StudentCell(scene, "pooled").result(places) for scene in gains.scenes],
-    }
-    for epsilon in gains.epsilons:
-        for label, change in gains.changes.items():
-            arms[f"{label} {epsilon:g}"] = [
-                change.cell(scene, gains.lesson(epsilon)).result(places) for scene in gains.scenes
-            ]
-    data = DataSet("invented hospitals", starts, arms)
+    arms = [gains.arms(scene) for scene in gains.scenes]
+    found = {label: [each[label].result(places) for each in arms] for label in arms[0]}
+    data = DataSet("invented hospitals", starts, found)
     controls = [
         row([name, *[shown(data.dice(name).estimate())] * len(gains.epsilons)])
         for name in ("the initialisation", "alone", "pooled")
@@ -157,13 +179,13 @@ def page(preset: Preset, places: Places) -> str:
 
 def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
     lines = []
-    for label in gains.changes:
+    for label in (*gains.changes, *gains.rivals):
         cells = [label]
         for epsilon in gains.epsilons:
-            arm, chosen = f"{label} {epsilon:g}", f"{CHOSEN} {epsilon:g}"
+            arm, ours = f"{label} {epsilon:g}", f"{CHOSEN} {epsilon:g}"
             if label == CHOSEN:
                 cells.append(f"{shown(data.dice(arm).estimate())}; gap closed: {data.closed(arm)}")
             else:
-                cells.append(shown(data.gain(arm, chosen), signed=True))
+                cells.append(shown(data.gain(arm, ours), signed=True))
         lines.append(row(cells))
     return lines

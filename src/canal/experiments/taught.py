@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from canal.adapters.adapter import Adapter
+from canal.adapters.advice import Advice
 from canal.adapters.cohorts import LocalCohorts
+from canal.adapters.mechanism import Mechanism
 from canal.adapters.patients import Patients
 from canal.adapters.plan import DISTANCE, AdapterPlan, Allocation
 from canal.adapters.rounds import Told
 from canal.adapters.rounds import train as teach
-from canal.adapters.shared import share
+from canal.adapters.shared import count_parameters, share
 from canal.adapters.store import AdapterRelease
 from canal.adapters.taught import load_taught
 from canal.adapters.update import UpdateSettings
@@ -31,51 +32,58 @@ class Lesson:
     """How patients are asked.
 
     Args:
-        epsilon: of a patient who is added or removed; infinite for no noise.
+        epsilon: of a patient who is added or removed.
         rounds: T.
         parts: of the network that are taught.
         rank: of products beside convolutions.
-        directions: of a public basis.
+        directions: of a public basis; None for as many as are advised.
         allocation: of the noise.
-        update: from sums to steps.
+        update: from sums to steps; without a step, as is advised.
+        quantile: of gradient norms on the recipient's images: the clip.
         views: of an image in a round, each varied another way; 0 for the image as it is.
+        noise: False leaves it away, and nothing else changes.
+        advice: on directions and step.
     """
 
     epsilon: float = 8.0
-    rounds: int = 30
+    rounds: int = AdapterPlan.rounds
     parts: tuple[str, ...] = Adapter.parts
     rank: int = 0
-    directions: int = 0
+    directions: int | None = None
     allocation: Allocation = "flat"
     update: UpdateSettings = field(default_factory=UpdateSettings)
+    quantile: float = 0.5
     views: int = 1
+    noise: bool = True
+    advice: Advice = field(default_factory=Advice)
 
     def release(self, stage: Stage, folder: Path, report: Report) -> AdapterRelease:
         """Make it, with sites in this process; noise comes from the scene's seed, alike for all."""
         adapter = Adapter(self.parts, self.rank)
-        private = math.isfinite(self.epsilon)
-        allocation: Allocation = self.allocation if private else "none"
-        shared = share(
-            stage.init,
-            stage.part("recipient"),
-            adapter,
-            allocation,
-            update=self.update,
-            directions=self.directions,
-            views=self.views,
-        )
         sites = [Patients(name, stage.part(name), views=self.views) for name in stage.sites]
         plan = AdapterPlan(
-            self.epsilon if private else 1.0,
+            self.epsilon,
             sum(map(len, sites)),
-            len(shared.coordinates),
-            directions=self.directions,
-            blocks=shared.start.public.blocks,
+            count_parameters(stage.init, adapter),
             sites=len(sites),
             rounds=self.rounds,
-            allocation=allocation,
+            allocation=self.allocation,
             adapter=adapter,
         )
+        advised = self.advice.directions(plan) if self.directions is None else self.directions
+        shared = share(
+            *(stage.init, stage.part("recipient"), adapter, self.allocation),
+            update=self.update,
+            directions=advised,
+            quantile=self.quantile,
+            views=self.views,
+        )
+        public = shared.start.public
+        plan = public.fit(plan)
+        mechanism = Mechanism.of(plan.calibrate(public.weights), public)
+        start = replace(shared.start, update=self.advice.settle(self.update, mechanism))
+        if not self.noise:
+            plan = replace(plan, allocation="none")
 
         def tell(told: Told) -> None:
             report("rounds", told.number, told.rounds)
@@ -83,7 +91,7 @@ class Lesson:
         return teach(
             folder,
             LocalCohorts(sites, shared.network, shared.coordinates, paired=True),
-            shared.start,
+            start,
             plan,
             seed=stage.scene.seed,
             not_private=True,
@@ -99,11 +107,13 @@ class TaughtCell(Cell):
         scene: data and initialisation.
         lesson: how patients were asked.
         tuned: steps on the recipient's own images afterwards.
+        rate: of learning, in these steps.
     """
 
     scene: Course
     lesson: Lesson
     tuned: int = 0
+    rate: float = 1e-4
 
     @property
     def name(self) -> str:
@@ -117,7 +127,7 @@ class TaughtCell(Cell):
         release = self.lesson.release(stage, folder / "release", report)
         network, _ = load_taught(stage.init, release)
         if self.tuned:
-            settings = replace(stage.training, steps=self.tuned)
+            settings = replace(stage.training, steps=self.tuned, learning_rate=self.rate)
             train_student(
                 *(folder / "student", stage.init, stage.part("recipient"), settings),
                 release=release,
@@ -134,4 +144,5 @@ class TaughtCell(Cell):
             "parameters": plan.parameters,
             "coordinates": plan.coordinates,
             "patients": plan.patients,
+            "step": release.settings.step,
         }

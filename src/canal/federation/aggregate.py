@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from canal.adapters.adapter import Adapter
+from canal.adapters.advice import Advice
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.store import ADAPTERS
 from canal.adapters.update import UpdateSettings
@@ -36,7 +37,6 @@ from canal.release.plan import Plan
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:
-    from canal.adapters.shared import Shared
     from canal.adapters.store import AdapterRelease
     from canal.federation.transport import Transport
     from canal.release.queries import Queries
@@ -74,26 +74,27 @@ def teach(
         progress: called with 1 after every round.
     """
     from canal.adapters.rounds import Told, aggregate
-    from canal.adapters.shared import share
+    from canal.adapters.shared import count_parameters, share
 
     init = order.path(order.init)
     start = checkpoint.describe(init)
     hand_out(init, transport)
     adapter = Adapter.from_json(Adapter().to_json() | order.adapter)
-    shared = share(
-        *(init, read_queries(order, start).arrays, adapter),
-        order.plan.get("allocation", "flat"),
-        directions=order.plan.get("directions", 0),
-        update=UpdateSettings(**order.update),
-        views=order.views,
-    )
     seed = None if order.seed < 0 else order.seed
     cohorts = RemoteCohorts(
         *(transport, session(order), order.trust, start.initialisation),
         views=order.views,
         research=seed is not None,
     )
-    plan = make_adapter_plan(order, shared, adapter, len(cohorts.names))
+    plan = make_adapter_plan(order, count_parameters(init, adapter), adapter, len(cohorts.names))
+    shared = share(
+        *(init, read_queries(order, start).arrays, adapter, plan.allocation),
+        directions=plan.directions,
+        update=UpdateSettings(**order.update),
+        quantile=order.quantile,
+        views=order.views,
+        chunk=order.chunk,
+    )
     told = _told(order, plan.rounds, progress)
 
     def report(here: Told) -> None:
@@ -103,11 +104,11 @@ def teach(
     return aggregate(order.path(order.out), cohorts, shared.start, plan, seed=seed, report=report)
 
 
-def make_adapter_plan(order: Order, shared: Shared, adapter: Adapter, sites: int) -> AdapterPlan:
-    """The plan that an order for adapters asks for."""
+def make_adapter_plan(order: Order, parameters: int, adapter: Adapter, sites: int) -> AdapterPlan:
+    """The plan that an order for adapters asks for; as many directions as suit the noise."""
     fitting: dict[str, Any] = {
-        "parameters": len(shared.coordinates),
-        "blocks": shared.start.public.blocks,
+        "parameters": parameters,
+        "blocks": 1,
         "sites": sites,
         "adapter": adapter,
         "trust": order.trust,
@@ -120,7 +121,10 @@ def make_adapter_plan(order: Order, shared: Shared, adapter: Adapter, sites: int
                 f"[plan] lacks {needed}; how many patients there are is stated in public, or "
                 "counted (count, a share of the budget) up to a number that is"
             )
-    return AdapterPlan(**fitting, **order.plan)
+    plan = AdapterPlan(**fitting, **order.plan)
+    if "directions" in order.plan:
+        return plan
+    return replace(plan, directions=Advice().directions(plan))
 
 
 def ask_about(

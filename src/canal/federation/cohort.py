@@ -115,7 +115,9 @@ class Cohort:
         known = initialisation, views
         if known not in self._patients:
             arrays = self.arrays(self.initialisation(initialisation))
-            self._patients[known] = Patients(self.settings.name, arrays, views=views)
+            self._patients[known] = Patients(
+                self.settings.name, arrays, views=views, chunk=self.settings.chunk
+            )
         return self._patients[known]
 
     def arrays(self, init: Path) -> Arrays:

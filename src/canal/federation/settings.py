@@ -31,6 +31,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from canal.adapters.patients import CHUNK
 from canal.adapters.store import ADAPTERS
 from canal.errors import ConfigurationError
 from canal.release.plan import TRUSTS, Trust
@@ -59,6 +60,7 @@ class SiteSettings:
         colluding: t, the fewest that a secure sum must allow for.
         research: answer runs whose noise is seeded and protects nobody. For public data only.
         again: answer about an image that was answered about before, charged anew.
+        chunk: images a pass, where patients teach adapters.
     """
 
     folder: Path
@@ -76,6 +78,7 @@ class SiteSettings:
     colluding: int = 1
     research: bool = False
     again: bool = False
+    chunk: int = CHUNK
 
     def __post_init__(self) -> None:
         for model in self.trust:
@@ -115,7 +118,9 @@ class Order:
         plan: choices of the plan that win over the preset, such as epsilon.
         adapter: which parameters patients teach, as `canal.adapters.adapter.Adapter`.
         update: how fast, as `canal.adapters.update.UpdateSettings`.
+        quantile: of gradient norms on the queries, at which patients are clipped.
         views: of an image in a round, each varied another way; 0 for the image as it is.
+        chunk: of these images a pass; sites choose their own.
         train: have the sites train their teachers first, where they have none.
         seed: of the noise of a research run; below 0 for a release that protects.
         wait: seconds between two questions whether teachers are trained.
@@ -134,7 +139,9 @@ class Order:
     plan: dict[str, Any] = field(default_factory=dict)
     adapter: dict[str, Any] = field(default_factory=dict)
     update: dict[str, Any] = field(default_factory=dict)
+    quantile: float = 0.5
     views: int = 1
+    chunk: int = CHUNK
     train: bool = True
     seed: int = -1
     wait: float = 10.0

@@ -76,10 +76,15 @@ def _taught(run: Run) -> Iterator[str]:
     told = (
         f"Patients of {_number(each.plan.sites).lower()} hospital{'s' * (each.plan.sites > 1)}, "
         f"{_patients(each)}, taught {_count(each.plan.parameters, 'parameter')} of the shared "
-        f"network in {_count(each.plan.rounds, 'round')}."
+        f"network in {_count(each.plan.rounds, 'round')}{_directions(each)}."
         for each in sorted(run.adapters, key=release_order)
     )
     yield from dict.fromkeys(told)
+
+
+def _directions(published: PublishedAdapters) -> str:
+    found = published.plan.directions
+    return f", in {_count(found, 'direction')} of a public basis" if found else ""
 
 
 def _patients(published: PublishedAdapters) -> str:
