@@ -6,7 +6,9 @@ from torch import nn
 
 from adapters.pictures import pictures
 from adapters.place import FEW
+from canal.adapters.adapter import Adapter
 from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.shared import share
 from canal.errors import InvalidValueError
 from canal.models.unet import UNetArchitecture
 
@@ -108,3 +110,9 @@ def test_negative_control_bits_that_change():
     gradients = Wavering(Mixed(0.0), ["first.weight", "last.bias"])
     with pytest.raises(InvalidValueError, match="OMP_NUM_THREADS=1"):
         check_rows(gradients, *pictures(4))
+
+
+def test_rows_in_many_directions_depend_on_their_image_alone(init, recipient):
+    """Factors of odd widths once let the rows beside them in, and thousands of them were refused."""
+    there = share(init, recipient, Adapter(), "flat", directions=2001, chunk=4)
+    assert len(there.start.public.basis) == 2001
