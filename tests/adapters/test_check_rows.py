@@ -113,6 +113,6 @@ def test_negative_control_bits_that_change():
 
 
 def test_rows_in_many_directions_depend_on_their_image_alone(init, recipient):
-    """Factors of odd widths once let the rows beside them in, and thousands of them were refused."""
+    """Factors of odd widths once let the rows beside them in, and many directions were refused."""
     there = share(init, recipient, Adapter(), "flat", directions=2001, chunk=4)
     assert len(there.start.public.basis) == 2001
