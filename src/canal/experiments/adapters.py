@@ -20,12 +20,13 @@ from canal.experiments.preset import Preset
 from canal.experiments.rivals import PrivateTeachersCell, UnionCell, VotesCell
 from canal.experiments.students import Asked, StudentCell
 from canal.experiments.taught import Lesson, TaughtCell
+from canal.experiments.whiskers import figure
 from canal.rivals.dpsgd import PrivateSettings
 
 # The last block of the decoder, and the last layer.
 LAST = ("upcat_1.*", "final_conv.*")
 EPSILONS = (8.0, 1.0)
-TAUGHT = "adapters"
+TAUGHT, UNION = "adapters", "DP-SGD over the union"
 
 
 def chosen(epsilon: float) -> Lesson:
@@ -95,7 +96,7 @@ def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
     features = StudentCell(scene, "release", Asked("honest", epsilon))
     return {
         TAUGHT: Arm(TaughtCell(scene, lesson)),
-        "DP-SGD over the union": Arm(UnionCell(scene, full)),
+        UNION: Arm(UnionCell(scene, full)),
         "the same, last layers": Arm(UnionCell(scene, last)),
         "DP-SGD teachers, ensemble": Arm(PrivateTeachersCell(scene, full), "ensemble"),
         "the same, distilled": Arm(PrivateTeachersCell(scene, full), "student"),
@@ -132,6 +133,26 @@ def page(preset: Preset, places: Places) -> str:
     """Every arm, and adapters less each rival."""
     data_sets = read(preset, places)
     return "\n".join((_everybody(data_sets), _differences(data_sets, _epsilons(preset))))
+
+
+def figures(preset: Preset, places: Places) -> dict[str, str]:
+    """Adapters between alone and pooled, beside the nearest rival; one figure for each epsilon."""
+    data_sets = read(preset, places)
+    found = {}
+    for epsilon in _epsilons(preset):
+        drawn = {
+            "pooled, not private": "pooled",
+            "adapters": f"{TAUGHT} eps {epsilon:g}",
+            UNION: f"{UNION} eps {epsilon:g}",
+            "alone": "alone",
+        }
+        lines = {
+            name: {data.name: data.dice(arm).estimate() for data in data_sets}
+            for name, arm in drawn.items()
+        }
+        title = f"Dice of everybody at a patient's epsilon of {epsilon:g}"
+        found[f"adapters-{epsilon:g}.svg"] = figure(title, "data set", "Dice, %", lines)
+    return found
 
 
 def _seeds(preset: Preset) -> range:

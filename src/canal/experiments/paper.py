@@ -45,7 +45,9 @@ EXPERIMENTS = {
     "federation": Experiment(federation.cells, federation.page),
     "levers": Experiment(levers.cells, levers.page),
     "gains": Experiment(gains.cells, gains.page, document="docs/adapters.md"),
-    "adapters": Experiment(adapters.cells, adapters.page, document="docs/adapters.md"),
+    "adapters": Experiment(
+        adapters.cells, adapters.page, adapters.figures, document="docs/adapters.md"
+    ),
 }
 
 
