@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from canal.data.load import load
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene, Stage
 from canal.experiments.students import people_of, scored
 from canal.models import checkpoint
 from canal.teachers.settings import TrainingSettings
 
+if TYPE_CHECKING:
+    from canal.data.cache import Arrays
+
 # Invented hospitals, on which every choice is made.
 INVENTED = ("dermoscopy", "endoscopy", "ultrasound")
+# Seeds of people who are in no scene begin here.
+_OTHERS = 1000
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Course(Scene):
     start: int = 1800
     invented: int = 0
 
-    def on(self, places: Places, report: Report) -> Stage:
+    def on(self, places: Places, report: Report) -> CourseStage:
         """The scene on disk."""
         return CourseStage(self, places, report)
 
@@ -47,15 +53,22 @@ class CourseStage(Stage):
         """Folder of the data set."""
         if not self.scene.invented:
             return super().source
+        return self._invented(self.scene.invented, self.scene.seed)
+
+    def _invented(self, count: int, seed: int) -> Path:
         from canal.data.synthetic import write
 
         size = self.scene.size
-        root = self.places.runs / f"invented-{self.scene.invented}-{size}-{self.scene.seed}"
+        root = self.places.runs / f"invented-{count}-{size}-{seed}"
         if not (root / "metadata.csv").is_file():
             # That file is the last. One image a patient, as the real data sets have them.
-            count = self.scene.invented * len(INVENTED)
-            write(root, count, size=(size, size), most_views=1, seed=self.scene.seed)
+            write(root, count * len(INVENTED), size=(size, size), most_views=1, seed=seed)
         return root / self.scene.data_set
+
+    def unlabelled(self, count: int) -> Arrays:
+        """More images of the same invented hospital, of people of their own; public."""
+        folder = self._invented(count, self.scene.seed + _OTHERS)
+        return load(folder, size=self.scene.size).without_labels()
 
     @property
     def beginning(self) -> TrainingSettings:

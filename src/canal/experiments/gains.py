@@ -17,7 +17,7 @@ from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.rivals import UnionCell
 from canal.experiments.students import StudentCell
-from canal.experiments.taught import Lesson, TaughtCell
+from canal.experiments.taught import Lesson, PupilCell, TaughtCell
 from canal.rivals.dpsgd import PrivateSettings
 
 CHOSEN = "as chosen"
@@ -37,6 +37,7 @@ class Change:
         directions: factor of k.
         start: factor of the steps of the initialisation.
         tuned: steps on the recipient's own images afterwards.
+        queries: unlabelled images on which a student learns what the taught network says.
     """
 
     lesson: tuple[tuple[str, object], ...] = ()
@@ -46,6 +47,7 @@ class Change:
     directions: float = 1.0
     start: float = 1.0
     tuned: int = 0
+    queries: int = 0
 
     def cell(self, scene: Course, lesson: Lesson) -> TaughtCell:
         """A lesson with this change, and no other."""
@@ -62,7 +64,10 @@ class Change:
             ),
         )
         scene = replace(scene, start=round(self.start * scene.start))
-        return TaughtCell(scene, replace(changed, **dict(self.lesson)), self.tuned)  # type: ignore[arg-type]
+        asked = replace(changed, **dict(self.lesson))  # type: ignore[arg-type]
+        if self.queries:
+            return PupilCell(scene, asked, queries=self.queries)
+        return TaughtCell(scene, asked, self.tuned)
 
 
 _FEW = (("parts", (NORMS, HEAD)),)
@@ -95,6 +100,7 @@ CHANGES = {
     "a third of the initialisation's training": Change(start=1 / 3),
     "twice of it": Change(start=2.0),
     "fine-tuned on the recipient's images": Change(tuned=200),
+    "a student of it, on 400 unlabelled images more": Change(queries=400),
 }
 # Steps that DP-SGD over the union is tried with, for all weights and for the last layers.
 STEPS = (0.004, 0.02, 0.1, 0.5)
@@ -131,6 +137,7 @@ class Gains:
         if not preset.smoke:
             return cls(scenes)
         few = {name: CHANGES[name] for name in (CHOSEN, "the same, ellipsoid")}
+        few["a student of it"] = Change(queries=6)
         one = {"DP-SGD": PrivateSettings(epochs=1, rate=0.5, parts=LAST)}
         return cls(scenes, EPSILONS[:1], few, one)
 

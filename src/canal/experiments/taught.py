@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from canal.adapters.adapter import Adapter
 from canal.adapters.advice import Advice
@@ -20,11 +20,14 @@ from canal.adapters.taught import load_taught
 from canal.adapters.update import UpdateSettings
 from canal.distill.run import train as train_student
 from canal.experiments.cell import Cell, Places, Report
-from canal.experiments.course import Course
+from canal.experiments.course import Course, CourseStage
 from canal.experiments.stage import Stage
 from canal.experiments.students import scored
 from canal.models import checkpoint
 from canal.release.calibration import finite_or_none
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -125,16 +128,7 @@ class TaughtCell(Cell):
         stage = self.scene.on(places, report)
         folder = places.runs / self.slug
         release = self.lesson.release(stage, folder / "release", report)
-        network, _ = load_taught(stage.init, release)
-        if self.tuned:
-            settings = replace(stage.training, steps=self.tuned, learning_rate=self.rate)
-            train_student(
-                *(folder / "student", stage.init, stage.part("recipient"), settings),
-                release=release,
-                mode="adapters",
-                report=stage.told("fine-tuning"),
-            )
-            network, _ = checkpoint.load(folder / "student")
+        network = self.student(stage, release, folder / "student")
         plan = release.plan
         promise = plan.calibrate(release.manifest.statistics["weights"]).guarantee
         return scored([network], stage.part("test")) | {
@@ -146,3 +140,38 @@ class TaughtCell(Cell):
             "patients": plan.patients,
             "step": release.settings.step,
         }
+
+    def student(self, stage: CourseStage, release: AdapterRelease, folder: Path) -> nn.Module:
+        """The network that is measured."""
+        if not self.tuned:
+            return load_taught(stage.init, release)[0]
+        settings = replace(stage.training, steps=self.tuned, learning_rate=self.rate)
+        train_student(
+            *(folder, stage.init, stage.part("recipient"), settings),
+            release=release,
+            mode="adapters",
+            report=stage.told("fine-tuning"),
+        )
+        return checkpoint.load(folder)[0]
+
+
+@dataclass(frozen=True)
+class PupilCell(TaughtCell):
+    """A student that learns from what the taught network says, on images without labels too.
+
+    Args:
+        queries: images of the same invented hospital that nobody labelled; public.
+    """
+
+    queries: int = 400
+
+    def student(self, stage: CourseStage, release: AdapterRelease, folder: Path) -> nn.Module:
+        """The network that is measured."""
+        asked = stage.part("recipient").beside(stage.unlabelled(self.queries))
+        train_student(
+            *(folder, stage.init, asked, stage.training),
+            release=release,
+            mode="predictions",
+            report=stage.told("student"),
+        )
+        return checkpoint.load(folder)[0]
