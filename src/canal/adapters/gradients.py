@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from canal.adapters.basis import Basis, Factors
 
 Loss = Callable[["Tensor", "Tensor"], "Tensor"]
+# Floats in a line of the cache.
+_LINE = 16
 
 
 class Gradients:
@@ -227,7 +229,26 @@ def _turned(rows: Tensor, factors: Factors | None) -> Tensor:
     """Gradients of one parameter, `[B, ...]`, in its directions `[B, r, s]`, if there are any."""
     if factors is None:
         return rows
-    return factors.left.T @ rows.reshape(len(rows), len(factors.left), -1) @ factors.right
+    r, s = factors.size
+    each = _aligned(rows.reshape(len(rows), len(factors.left), -1))
+    # One product an image: of one for all of them, an image's part depends on where it stands.
+    left, right = _aligned(factors.left.T), _aligned(factors.right)
+    found = left.expand(len(rows), -1, -1).bmm(each).bmm(right.expand(len(rows), -1, -1))
+    return found[:, :r, :s]
+
+
+def _aligned(matrices: Tensor) -> Tensor:
+    """With zeros up to whole lines of the cache: kernels take other sums where a line is cut."""
+    import torch.nn.functional as F  # noqa: N812
+
+    short = [-size % _LINE for size in (matrices.shape[-1], matrices.shape[-2])]
+    return F.pad(matrices, (0, short[0], 0, short[1])) if any(short) else matrices.contiguous()
+
+
+def _first(factors: Factors, positions: int) -> bool:
+    """Is it less work to turn both sides at every position, or the sum over them afterwards?"""
+    (m, r), (n, s) = factors.left.shape, factors.right.shape
+    return positions * (n * s + r * (m + s)) <= m * n * positions + r * n * (m + s)
 
 
 def _convolution(
@@ -238,9 +259,9 @@ def _convolution(
     if leaf == "bias":
         return _turned(gradient.flatten(2).sum(2), factors)
     batch, weight = len(given), module.weight
-    if factors is not None and module.groups == 1:
+    near, far = (given, gradient) if module.transposed else (gradient, given)
+    if factors is not None and module.groups == 1 and _first(factors, near[0, 0].numel()):
         # Both sides are turned first, so that no gradient of the whole weight is ever made.
-        near, far = (given, gradient) if module.transposed else (gradient, given)
         filters = factors.right.T.reshape(-1, *weight.shape[1:])
         convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[weight.ndim - 3]
         seen = convolve(far, filters, None, module.stride, module.padding, module.dilation)
