@@ -6,6 +6,7 @@ import torch
 
 from adapters.pictures import pictures
 from adapters.place import FEW
+from canal.adapters import gradients
 from canal.adapters.adapter import Adapter
 from canal.adapters.basis import Basis, Factors, Moments, digest
 from canal.adapters.cohorts import LocalCohorts
@@ -162,9 +163,11 @@ def test_what_is_no_basis_is_refused(name, change):
         Basis.from_arrays(changed(name, change))
 
 
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("parts", [("*",), ("norms", "upcat_1.*")])
-def test_rows_that_are_never_made_in_full_are_the_same(parts):
+def test_rows_that_are_turned_before_or_after_the_sum_are_the_same(parts, first, monkeypatch):
     """Of the network that we release, with transposed convolutions and norms, in doubles."""
+    monkeypatch.setattr(gradients, "_first", lambda *shapes: first)
     network = UNetArchitecture(base_channels=8).build(seed=0).double()
     coordinates = Adapter(parts).install(network)
     images, masks = (each.double() for each in pictures(3))
