@@ -21,6 +21,7 @@ TAUGHT = {
     "norms and head": (("norms", "head"), 0),
     "all weights": (("*",), 0),
     "all weights in 3,000 directions": (("*",), 3000),
+    "all weights in 9,400 directions": (("*",), 9400),
 }
 
 
