@@ -17,7 +17,7 @@ from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
 from canal.adapters.start import Start
 from canal.adapters.update import UpdateSettings
-from canal.errors import DataError
+from canal.errors import DataError, InvalidValueError
 from canal.release.agreement import digest
 from canal.teachers.run import load_initialisation
 
@@ -130,6 +130,8 @@ def look(
     """
     import torch
 
+    if not 0 < quantile <= 1:
+        raise InvalidValueError(f"quantile = {quantile!r} must be above 0, and at most 1")
     if not asked.labelled.any():
         raise DataError("none of the recipient's images has a label; label a few of them")
     people = Patients("recipient", asked, views=views, chunk=chunk)

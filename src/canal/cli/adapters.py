@@ -91,7 +91,7 @@ def train(
     directions: Annotated[
         int | None,
         typer.Option(
-            help="Of a public basis, at most; 0 for all parameters; as many as suit the noise.",
+            help="Of a public basis, at most; 0: all parameters; not given: what suits the noise.",
             rich_help_panel=_PLAN,
         ),
     ] = None,
@@ -108,7 +108,7 @@ def train(
     step: Annotated[
         float | None,
         typer.Option(
-            help="In units of the clip; one that suits the noise.", rich_help_panel=_STEPS
+            help="In units of the clip; not given: what suits the noise.", rich_help_panel=_STEPS
         ),
     ] = UpdateSettings.step,
     momentum: Annotated[
