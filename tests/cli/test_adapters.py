@@ -16,6 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
 SITES = ("dermoscopy", "endoscopy", "ultrasound")
 SOURCE = ("--init", "init", "--data", "data", "--split", "split.json")
 TRAIN = ("adapters", "train", *SOURCE)
+FEW = (*TRAIN, "--part", "norms", "--part", "head")
 ADAPTERS = ("--mode", "adapters", "--release", "adapters")
 SHORT = ("--size", "32", "--steps", "4", "--save-every", "2", "--batch-size", "4")
 
@@ -125,7 +126,7 @@ def test_a_count_costs_its_share(home):
     taught = ("--part", "norms", "--rank", "1", "--directions", "3")
     more = ("--cohort", "ultrasound", "--allocation", "channels", *taught)
     where = ("--ledger", "counted.sqlite", "--out", "counted")
-    said = call_here(home, *TRAIN, *asked, *more, *where)
+    said = call_here(home, *FEW, *asked, *more, *where)
     assert "patients of 1 site;" in " ".join(said.split())
     assert "counted is to be handed out" in said
     said = call_here(home, "account", "counted").splitlines()
@@ -140,8 +141,8 @@ def test_a_count_costs_its_share(home):
 
 def test_without_noise_only_if_that_is_said(home):
     asked = ("--patients", "30", "--rounds", "2", "--allocation", "none", "--out", "clear")
-    assert "say --not-private" in call_here(home, *TRAIN, *asked, code=2)
-    assert "NOT PRIVATE" in call_here(home, *TRAIN, *asked, "--not-private", "--views", "0")
+    assert "say --not-private" in call_here(home, *FEW, *asked, code=2)
+    assert "NOT PRIVATE" in call_here(home, *FEW, *asked, "--not-private", "--views", "0")
     said = call_here(home, "release", "verify", "clear")
     assert "FAILS" not in said
     assert "NOT PRIVATE" in call_here(home, "account", "clear")
@@ -152,7 +153,7 @@ def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
     unit = ("--unit", "patient", "--epsilon", "8")
     call_here(home, "ledger", "budget", "stopped.sqlite", *budget, *unit)
     asked = ("--patients", "30", "--rounds", "3", "--relation", "replace", "--out", "stopped")
-    words = (*TRAIN, *asked, "--ledger", "stopped.sqlite")
+    words = (*FEW, *asked, "--ledger", "stopped.sqlite")
     from canal.adapters import rounds
 
     write, full = rounds.write_shard, [False, True]

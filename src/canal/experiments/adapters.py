@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from canal.adapters.adapter import HEAD, NORMS
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import Course, StartCell
 from canal.experiments.data_set import DataSet
@@ -25,6 +26,7 @@ from canal.rivals.dpsgd import PrivateSettings
 
 # The last block of the decoder, and the last layer.
 LAST = ("upcat_1.*", "final_conv.*")
+FEW = (NORMS, HEAD)
 EPSILONS = (8.0, 1.0)
 TAUGHT, UNION = "adapters", "DP-SGD over the union"
 
@@ -90,7 +92,7 @@ def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
     parts: tuple[tuple[str, ...], ...] = (("*",), LAST)
     rival = PrivateSettings(epsilon)
     if smoke:  # one pass over few parameters is enough to see that it runs
-        lesson, parts = Lesson(epsilon, 2, directions=8), (LAST, LAST)
+        lesson, parts = Lesson(epsilon, 2, FEW, directions=8), (LAST, LAST)
         rival = replace(rival, epochs=1, rate=0.5)
     full, last = (replace(rival, parts=each) for each in parts)
     features = StudentCell(scene, "release", Asked("honest", epsilon))

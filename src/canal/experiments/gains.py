@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from canal.adapters.adapter import HEAD, NORMS
-from canal.experiments.adapters import EPSILONS, LAST, chosen, course
+from canal.experiments.adapters import EPSILONS, FEW, LAST, chosen, course
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import INVENTED, Course, StartCell
 from canal.experiments.data_set import DataSet
@@ -70,7 +69,7 @@ class Change:
         return TaughtCell(scene, asked, self.tuned)
 
 
-_FEW = (("parts", (NORMS, HEAD)),)
+_FEW = (("parts", FEW),)
 _EVERY = (("directions", 0),)
 CHANGES = {
     CHOSEN: Change(),
@@ -144,7 +143,8 @@ class Gains:
     def lesson(self, epsilon: float) -> Lesson:
         """As chosen; a tiny one where the network is."""
         lesson = chosen(epsilon)
-        return lesson if len(self.scenes) > 1 else replace(lesson, rounds=2, directions=8)
+        tiny = replace(lesson, rounds=2, parts=FEW, directions=8)
+        return lesson if len(self.scenes) > 1 else tiny
 
     def arms(self, scene: Course) -> dict[str, Cell]:
         """Everybody, by label; those who pay an epsilon with it behind."""
