@@ -22,6 +22,12 @@ def test_voice_is_what_unanimous_patients_say_over_the_noise_on_their_mean():
     assert voice(PLAN) == pytest.approx(600 * math.sqrt(20) / sigma, rel=1e-9)
 
 
+def test_the_page_tells_the_voice_of_590_patients():
+    """As docs/adapters.md says."""
+    found = {each: voice(replace(PLAN, patients=590, epsilon=each)) for each in (8.0, 1.0)}
+    assert {each: round(value, -1) for each, value in found.items()} == {8.0: 980, 1.0: 160}
+
+
 def test_voice_is_the_same_however_many_rounds_share_the_budget():
     assert voice(replace(PLAN, rounds=80)) == pytest.approx(voice(PLAN), rel=1e-3)
 

@@ -158,6 +158,15 @@ def test_numbers_of_another_network_are_refused():
         replace(public, weights=np.ones(2))
 
 
+def test_a_plan_is_fitted_to_what_was_found():
+    plan = AdapterPlan(8.0, 100, 6, directions=5)
+    assert measure(ROWS, CHANNELS, "flat").fit(plan) == replace(plan, directions=0)
+    found = measure(ROWS, CHANNELS, "channels").fit(replace(plan, allocation="channels"))
+    assert (found.directions, found.blocks) == (0, 3)
+    with pytest.raises(InvalidValueError, match="several blocks"):
+        measure(ROWS, CHANNELS, "channels").fit(plan)
+
+
 def test_the_clip_of_a_plan():
     """Whole under flat and ellipsoid, by channels under channels; scales go to coordinates."""
     plan = AdapterPlan(8.0, 100, 6)

@@ -1,5 +1,6 @@
 """Adapters on the command line: the lines of their page, from a budget to masks, and refusals."""
 
+import inspect
 import json
 import re
 import shlex
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from canal.adapters.plan import AdapterPlan
+from canal.cli.adapters import train
 from canal.models import checkpoint
 from canal.privacy import Ledger
 from typed import call_here
@@ -19,6 +22,10 @@ TRAIN = ("adapters", "train", *SOURCE)
 FEW = (*TRAIN, "--part", "norms", "--part", "head")
 ADAPTERS = ("--mode", "adapters", "--release", "adapters")
 SHORT = ("--size", "32", "--steps", "4", "--save-every", "2", "--batch-size", "4")
+
+
+def test_rounds_are_as_many_as_a_plan_has():
+    assert inspect.signature(train).parameters["rounds"].default == AdapterPlan.rounds
 
 
 @pytest.fixture(scope="module")

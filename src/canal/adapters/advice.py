@@ -4,8 +4,9 @@ What all rounds together say is one mean of N patients under noise. Were they un
 have length one, and on every coordinate noise of standard deviation $1/\text{voice}$ with
 $$\text{voice} = \frac{N \sqrt T}{\sigma} = \frac{N \mu}{\Delta}.$$
 Noise in k directions is as long as $\sqrt k$ of these, so the more voice the more directions are
-worth hearing; and the longer the noise, the sooner must the network stop. Both rules are fitted on
-invented hospitals (`canal experiment gains`), take public numbers alone, and cost nothing.
+worth hearing; and the longer the noise, the sooner must the network stop. Both rules take public
+numbers alone, and cost nothing. Their constants were chosen on one invented hospital;
+`canal experiment gains` tries others beside them.
 """
 
 from __future__ import annotations

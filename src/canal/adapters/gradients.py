@@ -50,7 +50,7 @@ class Gradients:
         network: whose images do not mix; put in eval mode for each pass.
         names: of the parameters, in the order of the columns.
         loss: of each image, `[B]`.
-        basis: in which rows are given; they are never made in full then, where a layer allows it.
+        basis: in which rows are given; a layer turns both sides first where that is less work.
     """
 
     def __init__(

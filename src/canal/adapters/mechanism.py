@@ -74,7 +74,7 @@ class Mechanism:
 
     @property
     def murmur(self) -> float:
-        """How long the noise is on the mean direction of all rounds, where patients say one."""
+        """How long the noise is on the mean of all rounds; unanimous patients are one long."""
         plan = self.calibrated.plan
         units = self.sigma * plan.excess * self.clip.direction
         if self.basis is not None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from canal.adapters.patients import CHUNK
 from canal.adapters.update import UpdateSettings
 from canal.cli import plan_options as options
 from canal.cli.card import print_made
@@ -133,8 +132,9 @@ def train(
         ),
     ] = 1,
     chunk: Annotated[
-        int, typer.Option(help="Images a pass: less memory, or less time.", rich_help_panel=_STEPS)
-    ] = CHUNK,
+        int | None,
+        typer.Option(help="Images a pass; fewer take less memory.", rich_help_panel=_STEPS),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
     ] = None,
@@ -147,7 +147,7 @@ def train(
     from canal.adapters.adapter import HEAD, NORMS, Adapter
     from canal.adapters.advice import Advice
     from canal.adapters.cohorts import LocalCohorts
-    from canal.adapters.patients import Patients
+    from canal.adapters.patients import CHUNK, Patients
     from canal.adapters.plan import AdapterPlan
     from canal.adapters.rounds import train as make
     from canal.adapters.shared import count_parameters, share
@@ -162,6 +162,7 @@ def train(
             "and let --patients be the most that are expected"
         )
     sites = _sites(data, split, cohort or [])
+    chunk = CHUNK if chunk is None else chunk
     few = (NORMS, HEAD) if rank else Adapter.parts
     adapter = Adapter(tuple(part) if part else few, rank)
     # All of it is fixed before anybody's patients are read.
