@@ -178,7 +178,7 @@ def test_a_patient_beyond_the_bound_is_found(release, sites, network, monkeypatc
     """In one block of one round that is enough, however little was paid in all."""
     real = Clip.apply
     monkeypatch.setattr(
-        Clip, "apply", lambda self, gradients, lattice: 2 * real(self, gradients, lattice)
+        Clip, "apply", lambda self, gradients, lattice: 3 * real(self, gradients, lattice)
     )
     people, _ = chosen(release, "north", sites[0].arrays, 1)
     found = measure(release, network, people)

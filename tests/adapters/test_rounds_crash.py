@@ -134,7 +134,8 @@ def test_killed_for_good(tmp_path, init):
     def run(place, kill_at=0):
         return subprocess.run(
             [sys.executable, WORKER, place.out, place.ledger.path, init, str(kill_at)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             capture_output=True,
             text=True,
             timeout=120,

@@ -9,7 +9,7 @@ layer              gradient of image i
 =================  =====================================================================
 convolution        the weight gradient of a convolution in B groups, one an image
 its bias, shifts   $\sum_p g_{i,c,p}$
-scale of a norm    $\sum_p g_{i,c,p}\,\hat x_{i,c,p}$, with $\hat x$ the normalised input
+norm               see `canal.adapters.norm`
 linear             $\sum_p g_{i,p} x_{i,p}^\top$
 =================  =====================================================================
 
@@ -60,6 +60,8 @@ class Gradients:
         loss: Loss = task_loss,
         basis: Basis | None = None,
     ) -> None:
+        from canal.adapters.norm import is_plain
+
         have = dict(network.named_parameters())
         unknown = [name for name in names if name not in have]
         if unknown or not names:
@@ -75,6 +77,7 @@ class Gradients:
         self._rules = {
             name: _rule(modules[name]) if {*leaves} <= {"weight", "bias"} else None
             for name, leaves in self._leaves.items()
+            if not is_plain(modules[name])
         }
         factors = (None,) * len(names) if basis is None else basis.factors
         self._factors = dict(zip(names, factors, strict=True))
@@ -103,6 +106,8 @@ class Gradients:
         """All rows at once; None where a layer's input or output was changed in place."""
         import torch
 
+        from canal.adapters.norm import apart
+
         modules = dict(self.network.named_modules())
         seen: list[tuple[str, Tensor, Tensor]] = []
         versions: list[tuple[int, int]] = []
@@ -119,34 +124,40 @@ class Gradients:
             return hook
 
         frozen = [each for each in self.network.parameters() if each.requires_grad]
-        handles = [modules[name].register_forward_hook(watch(name)) for name in self._leaves]
+        handles = [modules[name].register_forward_hook(watch(name)) for name in self._rules]
         try:
             for each in frozen:
                 each.requires_grad_(False)
-            with torch.enable_grad():
+            with torch.enable_grad(), apart(self.network, self.names) as norms:
                 total = self.loss(self.network(images), masks).sum()
                 now = [(given._version, output._version) for _, given, output in seen]
                 if now != versions:
                     return None
-                back = torch.autograd.grad(total, [output for _, _, output in seen])
+                outputs = [output for _, _, output in seen]
+                back = torch.autograd.grad(total, [*outputs, *(each for _, each in norms)])
         finally:
             for handle in handles:
                 handle.remove()
             for each in frozen:
                 each.requires_grad_(True)
         found: dict[str, Tensor] = {}
-        for (name, given, _), gradient in zip(seen, back, strict=True):
+
+        def add(name: str, part: Tensor) -> None:
+            # A layer that is used twice has the sum of both.
+            found[name] = found[name] + part if name in found else part
+
+        for (name, _), part in zip(norms, back[len(seen) :], strict=True):
+            add(name, _turned(part, self._factors[name]))
+        for (name, given, _), gradient in zip(seen, back[: len(seen)], strict=True):
+            rule = self._rules[name]
+            assert rule is not None  # noqa: S101  # else they are taken one by one
             for leaf in self._leaves[name]:
-                rule = self._rules[name]
-                assert rule is not None  # noqa: S101  # else they are taken one by one
                 whole = f"{name}.{leaf}" if name else leaf
-                factors = self._factors.get(whole)
+                factors = self._factors[whole]
                 if factors is not None and 0 in factors.size:
-                    part = gradient.new_zeros((len(images), *factors.size))
+                    add(whole, gradient.new_zeros((len(images), *factors.size)))
                 else:
-                    part = rule(modules[name], leaf, given, gradient, factors)
-                # A layer that is used twice has the sum of both.
-                found[whole] = found[whole] + part if whole in found else part
+                    add(whole, rule(modules[name], leaf, given, gradient, factors))
         if self.basis is not None:
             return self.basis.select([found[name] for name in self.names])
         return torch.cat([found[name].flatten(1) for name in self.names], dim=1)
@@ -219,10 +230,7 @@ def _rule(module: nn.Module) -> _Rule | None:
         return _convolution if plain else None
     if kind in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
         return _convolution
-    # Running statistics are another function of the input.
-    if kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
-        return None if module.track_running_stats else _norm
-    return {nn.GroupNorm: _norm, nn.Linear: _linear}.get(kind)
+    return _linear if kind is nn.Linear else None
 
 
 def _turned(rows: Tensor, factors: Factors | None) -> Tensor:
@@ -284,18 +292,6 @@ def _convolution(
         (False, True, False),
     )
     return _turned(found.reshape(batch, -1), factors)
-
-
-def _norm(
-    module: Any, leaf: str, given: Tensor, gradient: Tensor, factors: Factors | None
-) -> Tensor:
-    import torch.nn.functional as F  # noqa: N812
-
-    if leaf == "bias":
-        return _turned(gradient.flatten(2).sum(2), factors)
-    groups = getattr(module, "num_groups", given.shape[1])
-    normal = F.group_norm(given, groups, eps=module.eps)
-    return _turned((gradient * normal).flatten(2).sum(2), factors)
 
 
 def _linear(
