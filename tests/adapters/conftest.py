@@ -155,3 +155,23 @@ def places(tmp_path):
     """A new place each time it is called."""
     numbers = itertools.count()
     return lambda: Place(tmp_path / f"place-{next(numbers)}")
+
+
+@pytest.fixture(scope="module")
+def whole(make_release, tmp_path_factory):
+    """A private release, counted, that all tests change in turn."""
+    from adapters.charged import COHORTS, Charged
+    from canal.privacy import Ledger
+
+    folder = tmp_path_factory.mktemp("victim")
+    ledger = Ledger(folder / "ledger.sqlite")
+    ledger.set_budget(COHORTS, "membership", epsilon=8.0, delta=1e-5)
+    make_release(folder / "release", plan={"count": 0.05}, ledger=ledger)
+    return Charged(folder / "release", ledger)
+
+
+@pytest.fixture
+def victim(whole):
+    """The same, healed after each test."""
+    yield whole
+    whole.heal()
