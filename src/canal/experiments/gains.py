@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from canal.experiments.adapters import EPSILONS, FEW, LAST, chosen, course
+from canal.experiments.adapters import EPSILONS, FEW, LAST, Arm, chosen, course
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import INVENTED, Course, StartCell
 from canal.experiments.data_set import DataSet
 from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
-from canal.experiments.rivals import UnionCell
+from canal.experiments.rivals import PrivateTeachersCell, UnionCell
 from canal.experiments.students import StudentCell
 from canal.experiments.taught import Lesson, PupilCell, TaughtCell
 from canal.rivals.dpsgd import PrivateSettings
@@ -101,8 +101,9 @@ CHANGES = {
     "fine-tuned on the recipient's images": Change(tuned=200),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
 }
-# Steps that DP-SGD over the union is tried with, for all weights and for the last layers.
-STEPS = (0.004, 0.02, 0.1, 0.5)
+# Steps that DP-SGD is tried with: over the union, and by sites on their own, who hear more noise.
+STEPS = (0.001, 0.004, 0.02, 0.1, 0.5)
+ALONE = STEPS[:3]
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class Gains:
         scenes: one an invented hospital.
         epsilons: of the lessons.
         changes: by label.
-        rivals: settings of DP-SGD by label, but for epsilon.
+        rivals: settings of DP-SGD over the union by label, but for epsilon.
+        teachers: the same, of a teacher at every site.
     """
 
     scenes: tuple[Course, ...]
@@ -124,6 +126,12 @@ class Gains:
             f"DP-SGD over the union, {what}, step {step:g}": PrivateSettings(step=step, parts=parts)
             for what, parts in (("all weights", PrivateSettings.parts), ("last layers", LAST))
             for step in STEPS
+        }
+    )
+    teachers: dict[str, PrivateSettings] = field(
+        default_factory=lambda: {
+            f"DP-SGD teachers, ensemble, all weights, step {step:g}": PrivateSettings(step=step)
+            for step in ALONE
         }
     )
 
@@ -138,7 +146,7 @@ class Gains:
         few = {name: CHANGES[name] for name in (CHOSEN, "the same, ellipsoid")}
         few["a student of it"] = Change(queries=6)
         one = {"DP-SGD": PrivateSettings(epochs=1, rate=0.5, parts=LAST)}
-        return cls(scenes, EPSILONS[:1], few, one)
+        return cls(scenes, EPSILONS[:1], few, one, {})
 
     def lesson(self, epsilon: float) -> Lesson:
         """As chosen; a tiny one where the network is."""
@@ -146,26 +154,29 @@ class Gains:
         tiny = replace(lesson, rounds=2, parts=FEW, directions=8)
         return lesson if len(self.scenes) > 1 else tiny
 
-    def arms(self, scene: Course) -> dict[str, Cell]:
+    def arms(self, scene: Course) -> dict[str, Arm]:
         """Everybody, by label; those who pay an epsilon with it behind."""
-        found: dict[str, Cell] = {
-            "the initialisation": StartCell(scene),
-            "alone": StudentCell(scene, "alone"),
-            "pooled": StudentCell(scene, "pooled"),
+        found = {
+            "the initialisation": Arm(StartCell(scene)),
+            "alone": Arm(StudentCell(scene, "alone")),
+            "pooled": Arm(StudentCell(scene, "pooled")),
         }
         for epsilon in self.epsilons:
-            lesson = self.lesson(epsilon)
+            lesson, ending = self.lesson(epsilon), f" {epsilon:g}"
             for label, change in self.changes.items():
-                found[f"{label} {epsilon:g}"] = change.cell(scene, lesson)
-            for label, rival in self.rivals.items():
-                found[f"{label} {epsilon:g}"] = UnionCell(scene, replace(rival, epsilon=epsilon))
+                found[label + ending] = Arm(change.cell(scene, lesson))
+            for label, each in self.rivals.items():
+                found[label + ending] = Arm(UnionCell(scene, replace(each, epsilon=epsilon)))
+            for label, each in self.teachers.items():
+                made = PrivateTeachersCell(scene, replace(each, epsilon=epsilon))
+                found[label + ending] = Arm(made, "ensemble")
         return found
 
 
 def cells(preset: Preset) -> list[Cell]:
     """Everything that the table is made of."""
     gains = Gains.of(preset)
-    return [cell for scene in gains.scenes for cell in gains.arms(scene).values()]
+    return [arm.cell for scene in gains.scenes for arm in gains.arms(scene).values()]
 
 
 def page(preset: Preset, places: Places) -> str:
@@ -186,7 +197,7 @@ def page(preset: Preset, places: Places) -> str:
 
 def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
     lines = []
-    for label in (*gains.changes, *gains.rivals):
+    for label in (*gains.changes, *gains.rivals, *gains.teachers):
         cells = [label]
         for epsilon in gains.epsilons:
             arm, ours = f"{label} {epsilon:g}", f"{CHOSEN} {epsilon:g}"
