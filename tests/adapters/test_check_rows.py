@@ -7,6 +7,7 @@ from torch import nn
 from adapters.pictures import pictures
 from adapters.place import FEW
 from canal.adapters.adapter import Adapter
+from canal.adapters.basis import Moments
 from canal.adapters.gradients import Gradients, check_rows
 from canal.adapters.shared import share
 from canal.errors import InvalidValueError
@@ -116,3 +117,16 @@ def test_rows_in_many_directions_depend_on_their_image_alone(init, recipient):
     """Factors of odd widths once let the rows beside them in, and many directions were refused."""
     there = share(init, recipient, Adapter(), "flat", directions=2001, chunk=4)
     assert len(there.start.public.basis) == 2001
+
+
+@pytest.mark.parametrize("chunk", [2, 3])
+def test_images_of_odd_sizes_keep_apart_in_directions(chunk):
+    """Positions that do not fill lines of the cache once let the rows beside them in."""
+    network = UNetArchitecture(base_channels=8).build(seed=0)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(chunk, 3, 48, 40, generator=generator)
+    masks = (torch.rand(chunk, 1, 48, 40, generator=generator) > 0.7).float()
+    names = [name for name, _ in network.named_parameters()]
+    moments = Moments([each.shape for each in network.parameters()])
+    moments.add(Gradients(network, names)(images, masks))
+    check_rows(Gradients(network, names, basis=moments.basis(500)), images, masks)

@@ -273,9 +273,10 @@ def _convolution(
         filters = factors.right.T.reshape(-1, *weight.shape[1:])
         convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[weight.ndim - 3]
         seen = convolve(far, filters, None, module.stride, module.padding, module.dilation)
-        # Contiguous: of other layouts, products of odd widths differ with the rows beside them.
-        across = factors.left.T @ near.flatten(2).contiguous()
-        return across @ seen.flatten(2).contiguous().mT
+        left = _aligned(factors.left.T).expand(batch, -1, -1)
+        across = left.bmm(_aligned(near.flatten(2)))
+        found = across.bmm(_aligned(seen.flatten(2)).mT)
+        return found[:, : factors.size[0], : factors.size[1]]
     # Only its shape is read: one weight for every image, without the memory for it.
     weights = weight.new_empty(()).expand(batch * weight.shape[0], *weight.shape[1:])
     _, found, _ = torch.ops.aten.convolution_backward(
