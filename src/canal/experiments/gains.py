@@ -104,6 +104,7 @@ CHANGES = {
 # Steps that DP-SGD is tried with: over the union, and by sites on their own, who hear more noise.
 STEPS = (0.001, 0.004, 0.02, 0.1, 0.5)
 ALONE = STEPS[:3]
+PARTS = ("ensemble", "student")
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Gains:
         epsilons: of the lessons.
         changes: by label.
         rivals: settings of DP-SGD over the union by label, but for epsilon.
-        teachers: the same, of a teacher at every site.
+        teachers: the same, of a teacher at every site, for their ensemble and for its student.
     """
 
     scenes: tuple[Course, ...]
@@ -130,7 +131,7 @@ class Gains:
     )
     teachers: dict[str, PrivateSettings] = field(
         default_factory=lambda: {
-            f"DP-SGD teachers, ensemble, all weights, step {step:g}": PrivateSettings(step=step)
+            f"DP-SGD teachers, all weights, step {step:g}": PrivateSettings(step=step)
             for step in ALONE
         }
     )
@@ -169,14 +170,16 @@ class Gains:
                 found[label + ending] = Arm(UnionCell(scene, replace(each, epsilon=epsilon)))
             for label, each in self.teachers.items():
                 made = PrivateTeachersCell(scene, replace(each, epsilon=epsilon))
-                found[label + ending] = Arm(made, "ensemble")
+                for part in PARTS:
+                    found[f"{label}, {part}{ending}"] = Arm(made, part)
         return found
 
 
 def cells(preset: Preset) -> list[Cell]:
     """Everything that the table is made of."""
     gains = Gains.of(preset)
-    return [arm.cell for scene in gains.scenes for arm in gains.arms(scene).values()]
+    arms = [arm for scene in gains.scenes for arm in gains.arms(scene).values()]
+    return list({arm.cell.slug: arm.cell for arm in arms}.values())
 
 
 def page(preset: Preset, places: Places) -> str:
@@ -197,7 +200,8 @@ def page(preset: Preset, places: Places) -> str:
 
 def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
     lines = []
-    for label in (*gains.changes, *gains.rivals, *gains.teachers):
+    teachers = [f"{label}, {part}" for label in gains.teachers for part in PARTS]
+    for label in (*gains.changes, *gains.rivals, *teachers):
         cells = [label]
         for epsilon in gains.epsilons:
             arm, ours = f"{label} {epsilon:g}", f"{CHOSEN} {epsilon:g}"
