@@ -74,6 +74,9 @@ _EVERY = (("directions", 0),)
 CHANGES = {
     CHOSEN: Change(),
     "no noise, all else alike": Change((("noise", False),)),
+    "no noise, three times as far in three times the rounds": Change(
+        (("noise", False),), way=3.0, rounds=3.0
+    ),
     "half the way": Change(way=0.5),
     "twice the way": Change(way=2.0),
     "a step of 0.1, whatever the noise": Change(update=(("step", 0.1),)),
