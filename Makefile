@@ -7,20 +7,22 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Two processes test at a time, each with one thread: the same bits every time.
 ONE    := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all ready lint types bench format clean browser
+.PHONY: demo test test-all pytest lint types bench format clean browser
 
 demo: $(READY)  ## three invented hospitals, from scans to a report; about three minutes
 	$(BIN)/canal demo
 
-test: ready  ## lint, type-check, test
-	$(ONE) $(BIN)/pytest -n 2 --dist loadscope -m "not slow and not data"
-
-test-all: ready  ## everything, the slow and the data-dependent tests too
-	$(ONE) $(BIN)/pytest -n 2 --dist loadscope
-
 # What waits for the network and what computes, side by side.
-ready:
-	@$(MAKE) --no-print-directory --jobs 3 browser lint types
+TOGETHER := --no-print-directory --jobs 3 types pytest
+
+test:  ## lint, type-check, test
+	@$(MAKE) $(TOGETHER) SOME='-m "not slow and not data"'
+
+test-all:  ## everything, the slow and the data-dependent tests too
+	@$(MAKE) $(TOGETHER)
+
+pytest: browser lint
+	$(ONE) $(BIN)/pytest -n 2 --dist loadscope $(SOME)
 
 lint: $(READY)
 	$(BIN)/ruff check .

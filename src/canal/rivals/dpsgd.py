@@ -11,6 +11,7 @@ import fnmatch
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,13 +101,13 @@ def train(
         warnings.filterwarnings("ignore", "Secure RNG turned off")
         warnings.filterwarnings("ignore", "Full backward hook is firing")
         warnings.filterwarnings("ignore", "Optimal order is the")
-        wrapped, private, drawn = PrivacyEngine(accountant="prv").make_private_with_epsilon(
+        wrapped, private, drawn = PrivacyEngine(accountant="prv").make_private(
             module=network.train(),
             optimizer=optimizer,
             data_loader=loader,
-            target_epsilon=settings.epsilon,
-            target_delta=settings.delta,
-            epochs=settings.epochs,
+            noise_multiplier=_multiplier(
+                settings.epsilon, settings.delta, settings.epochs, len(loader)
+            ),
             max_grad_norm=settings.clip,
             noise_generator=torch.Generator().manual_seed(seed + 1),
         )
@@ -129,6 +130,25 @@ def train(
     for each in network.parameters():
         each.requires_grad_(True)
     return lay_out(network).eval()
+
+
+@cache
+def _multiplier(epsilon: float, delta: float, epochs: int, batches: int) -> float:
+    """Of the noise, over the clip, so that all epochs of so many batches cost epsilon.
+
+    Opacus searches for seconds, and all sites of a federation ask for the same.
+    """
+    from opacus.accountants.utils import get_noise_multiplier
+
+    return float(
+        get_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=delta,
+            sample_rate=1 / batches,
+            epochs=epochs,
+            accountant="prv",
+        )
+    )
 
 
 class _Crowd:
