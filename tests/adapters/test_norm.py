@@ -117,6 +117,12 @@ def test_what_has_other_statistics_is_left_to_torch():
     assert not is_plain(nn.InstanceNorm2d(2, track_running_stats=True))
     assert not is_plain(nn.BatchNorm2d(2))
     assert not is_plain(type("Other", (nn.GroupNorm,), {})(1, 2))
+    replaced = nn.GroupNorm(1, 2)
+    replaced.forward = torch.tanh
+    assert not is_plain(replaced)
+    with apart(replaced, []):
+        assert replaced.forward is torch.tanh
+    assert replaced.forward is torch.tanh
 
 
 def _loss(out, masks):
