@@ -10,6 +10,7 @@ from bench.ratio import Ratio, compare
 from canal.adapters.adapter import Adapter
 from canal.adapters.basis import Moments
 from canal.adapters.gradients import Gradients
+from canal.adapters.norm import apart
 from canal.data.synthetic import generate
 from canal.models.loss import task_loss
 from canal.models.unet import UNetArchitecture
@@ -27,8 +28,28 @@ TAUGHT = {
 
 def ratios() -> Iterator[Ratio]:
     """Every comparison of adapters."""
+    yield norm_against_torch()
     for name, (parts, directions) in TAUGHT.items():
         yield gradients_against_a_loop(name, parts, directions)
+
+
+def norm_against_torch() -> Ratio:
+    """A norm of 32 images with channels last, there and back; torch's gives no image's own."""
+    norm = torch.nn.GroupNorm(8, 8)
+    images = torch.randn(32, 8, 64, 64).contiguous(memory_format=torch.channels_last)
+    images.requires_grad_()
+    upstream = torch.randn_like(images)
+
+    def ours() -> object:
+        with apart(norm, ["weight", "bias"]) as weights:
+            out = norm(images)
+        return torch.autograd.grad(out, [images, *(each for _, each in weights)], upstream)
+
+    def theirs() -> object:
+        return torch.autograd.grad(norm(images), [images, norm.weight, norm.bias], upstream)
+
+    what = "group norm of 32 images, channels last, with every image's own gradients"
+    return compare(what, ours, "torch's, with their sum", theirs, target=2)
 
 
 def gradients_against_a_loop(name: str, parts: tuple[str, ...], directions: int) -> Ratio:

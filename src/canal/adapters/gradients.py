@@ -8,7 +8,7 @@ taken image by image:
 layer              gradient of image i
 =================  =====================================================================
 convolution        the weight gradient of a convolution in B groups, one an image
-its bias, shifts   $\sum_p g_{i,c,p}$
+its bias           $\sum_p g_{i,c,p}$
 norm               see `canal.adapters.norm`
 linear             $\sum_p g_{i,p} x_{i,p}^\top$
 =================  =====================================================================

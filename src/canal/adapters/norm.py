@@ -7,8 +7,8 @@ $$ \partial w = \sum_p g \hat x, \qquad \partial b = \sum_p g, \qquad
    \partial x = \frac1s\left(w g - \frac1n \sum_c w_c\,\partial b_c
                              - \hat x \frac1n \sum_c w_c\,\partial w_c\right). $$
 
-The two sums that the gradient at the input needs anyway are the gradients of the weights. Torch's
-own kernel for channels that lie last takes five times as long (`python -m bench adapters`).
+The two sums that the gradient at the input needs anyway are the gradients of the weights, and
+torch's own kernel for channels that lie last is slow (`python -m bench adapters` has both).
 """
 
 from __future__ import annotations
