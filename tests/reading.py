@@ -4,6 +4,8 @@ import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
+import pytest
+
 VOID = {"meta", "img", "br", "hr", "input", "link", "circle", "line", "path", "rect"}
 
 
@@ -74,3 +76,19 @@ class Page(HTMLParser):
 
     def row(self, name):
         return self.starting(name)[0]
+
+
+def value(written):
+    """Read a number back, independently of how it was written."""
+    written = written.replace(",", "")
+    superscript = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True))
+    found = re.fullmatch(r"(?:([\d.]+) × )?10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", written)
+    if found:
+        power = "".join(superscript[letter] for letter in found[2])
+        return float(f"{found[1] or 1}e{power}")
+    return float(written)
+
+
+def near(expected):
+    """To the four digits that are shown."""
+    return pytest.approx(expected, rel=6e-4)

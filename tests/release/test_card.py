@@ -7,19 +7,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from canal.privacy import UNITS, Participants
 from canal.release.card import MOST_SHARDS, render
-from canal.release.chart import Axis
-from canal.release.digits import number, percent, prose, upwards
+from canal.release.digits import percent, prose
 from canal.release.manifest import MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
 from canal.release.statement import Facts, state
 from canal.release.statistics import Statistic, Statistics
-from reading import Page
+from reading import Page, near, value
 
 SVG = "{http://www.w3.org/2000/svg}"
 CASES = {
@@ -114,21 +111,6 @@ def manifest(case):
 @cache
 def page(case):
     return Page(render(manifest(case)))
-
-
-def value(written):
-    """Read a number back, independently of how it was written."""
-    written = written.replace(",", "")
-    superscript = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True))
-    found = re.fullmatch(r"(?:([\d.]+) × )?10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", written)
-    if found:
-        power = "".join(superscript[letter] for letter in found[2])
-        return float(f"{found[1] or 1}e{power}")
-    return float(written)
-
-
-def near(expected):
-    return pytest.approx(expected, rel=6e-4)
 
 
 def is_safe(written, epsilon):
@@ -366,29 +348,3 @@ def test_the_same_manifest_has_the_same_card(case, tmp_path):
     made = manifest(case)
     (tmp_path / MANIFEST).write_bytes(made.to_bytes())
     assert render(Manifest.read(tmp_path)) == render(made) == page(case).html
-
-
-@given(st.floats(1e-12, 1e12))
-def test_a_number_is_read_back_to_four_digits(given_value):
-    assert value(number(given_value)) == near(given_value)
-
-
-@given(st.integers(0, 10**12))
-def test_a_count_is_never_rounded(count):
-    assert int(number(count).replace(",", "")) == count
-
-
-@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=5))
-def test_an_axis_holds_its_values_between_few_ticks(values):
-    axis = Axis.around(values, 1.1)
-    assert all(0 < axis.at(each) < 1 for each in values)
-    assert 2 <= len(axis.ticks) <= 6
-    assert all(-1e-9 <= axis.at(tick) <= 1 + 1e-9 for tick in axis.ticks)
-
-
-@given(st.floats(1e-6, 1e6))
-def test_an_epsilon_is_rounded_up(epsilon):
-    shown = upwards(epsilon)
-    assert epsilon * (1 - 1e-11) <= shown < epsilon * (1 + 1.001e-3)
-    assert len(f"{shown:.12g}".replace(".", "").strip("0").partition("e")[0]) <= 4
-    assert upwards(shown) == shown
