@@ -19,6 +19,7 @@ from canal.models.loss import task_loss
 from canal.models.tap import Tap
 from canal.models.unet import BOTTLENECK, UNetArchitecture
 from canal.teachers.batches import Batches, to_float
+from canal.teachers.deformation import deformed
 from canal.teachers.settings import TrainingSettings
 from canal.teachers.training import fit
 
@@ -29,6 +30,7 @@ def ratios() -> Iterator[Ratio]:
     """Every comparison of data, models and teachers."""
     yield step_against_bare_loop()
     yield norm_against_torchs()
+    yield deformation_against_monai()
     yield gradient_energy_against_single_images()
     yield features_against_encoder()
     yield second_epoch_against_decoding()
@@ -99,6 +101,38 @@ def norm_against_torchs() -> Ratio:
         lambda: step(theirs),
         target=1.1,
         rounds=8,
+    )
+
+
+def deformation_against_monai() -> Ratio:
+    """A batch turned, stretched, bent and lit together, or by MONAI's transforms one by one."""
+    from monai.transforms import (
+        Compose,
+        RandAdjustContrastd,
+        RandAffined,
+        RandGaussianNoised,
+        RandGridDistortiond,
+    )
+
+    images, masks = _batch(8)
+    both = ("image", "mask")
+    how = {"prob": 1.0, "mode": ("bilinear", "nearest"), "padding_mode": "reflection"}
+    one = Compose(
+        [
+            RandAffined(both, rotate_range=0.5, scale_range=(0.35, 0.35), shear_range=0.1, **how),
+            RandGridDistortiond(both, num_cells=4, distort_limit=0.2, **how),
+            RandAdjustContrastd("image", prob=1.0, gamma=(0.67, 1.5)),
+            RandGaussianNoised("image", prob=1.0, std=0.05),
+        ]
+    )
+    rng = np.random.default_rng(0)
+    return compare(
+        "deformation of 8 images of 64 px, with their masks",
+        lambda: deformed(images, masks, 1.0, rng),
+        "MONAI's transforms, image by image",
+        lambda: [one({"image": i, "mask": m}) for i, m in zip(images, masks, strict=True)],
+        target=5,
+        rounds=10,
     )
 
 

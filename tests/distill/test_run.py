@@ -221,4 +221,7 @@ def test_errors(init, arrays, make_release, tmp_path):
     blind = replace(arrays, unlabelled=frozenset(arrays.ids))
     with pytest.raises(InvalidValueError, match="no image has a label"):
         train(tmp_path / "c", init, blind, SHORT, mode="alone")
+    bent = replace(SHORT, deform=1.0)
+    with pytest.raises(InvalidValueError, match="deform = 1"):
+        train(tmp_path / "d", init, arrays, bent, release=make_release())
     assert not list(tmp_path.iterdir())

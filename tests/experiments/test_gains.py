@@ -27,7 +27,7 @@ RIVALS = {
 def test_a_rival_has_the_step_that_was_best(rival, epsilon):
     """The mean over all invented hospitals; of those that were tried, which are at least three."""
     gains = Gains.of(CPU)
-    arms = [gains.arms(scene) for scene in gains.scenes]
+    arms = [gains.steps(scene) for scene in gains.scenes]
     steps = sorted({each.step for each in (*gains.rivals.values(), *gains.teachers.values())})
     found = {}
     for step in steps:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from canal.errors import InvalidValueError
 from canal.experiments.cell import Places
 from canal.experiments.grid import Watch, missing, run_grid
+from canal.plain import later
 from cells import Broken, Killed, NeedsRefused, Refused, Sleepy
 
 
@@ -41,6 +42,26 @@ def test_what_is_needed_comes_first_and_everything_once(places):
     made = cells[0].result(places)
     assert made["word"] == "late"
     assert made["cell"]["needs"] == ["early", "earlier"]
+
+
+def test_a_cell_that_is_there_needs_nothing_any_more(places):
+    late = Sleepy("late", needs=("early",))
+    assert run_grid([late], places) == {}
+    Sleepy("early").path(places).unlink()
+    assert missing([late], places) == []
+    assert run_grid([late], places) == {}
+    assert begun(places) == {"early": 1, "late": 1}
+    assert [cell.name for cell in missing([late, Sleepy("early")], places)] == ["early"]
+
+
+def test_a_setting_that_came_later_changes_no_name_until_it_is_used():
+    @dataclass(frozen=True)
+    class Grown(Sleepy):
+        deform: float = field(default=0.0, metadata=later())
+
+    Grown.__name__ = "Sleepy"
+    assert Grown("a").slug == Sleepy("a").slug
+    assert Grown("a", deform=1.0).slug != Sleepy("a").slug
 
 
 def test_another_setting_or_meaning_is_another_cell(monkeypatch):

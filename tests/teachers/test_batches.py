@@ -19,15 +19,45 @@ def assert_same(one, other):
     assert np.array_equal(one.orientations, other.orientations)
 
 
+@pytest.mark.parametrize("deform", [0.0, 1.0])
 @pytest.mark.parametrize("size", [(8, 8), (8, 12), (4, 8, 8)])
-def test_random_access_is_sequential_access(make_arrays, size):
+def test_random_access_is_sequential_access(make_arrays, size, deform):
     arrays = make_arrays(7, size, channels=2)
-    first = Batches(arrays, batch_size=3, augment=True, seed=5)
+
+    def batches():
+        return Batches(arrays, batch_size=3, augment=True, seed=5, deform=deform)
+
+    first, second = batches(), batches()
     sequential = [first[step] for step in range(12)]
-    second = Batches(arrays, batch_size=3, augment=True, seed=5)
     for step in np.random.default_rng(0).permutation(12).tolist():
         assert_same(second[step], sequential[step])
-    assert_same(Batches(arrays, batch_size=3, augment=True, seed=5)[11], sequential[11])
+    assert_same(batches()[11], sequential[11])
+
+
+def test_deformation_comes_behind_the_rest_and_has_draws_of_its_own(make_arrays):
+    arrays = make_arrays(6)
+    plain, bent = (
+        Batches(arrays, batch_size=4, augment=True, seed=5, deform=deform)[3]
+        for deform in (0.0, 1.0)
+    )
+    assert np.array_equal(plain.rows, bent.rows)
+    assert np.array_equal(plain.orientations, bent.orientations)
+    assert not torch.equal(plain.images, bent.images)
+    assert (plain.deformed, bent.deformed) == (False, True)
+
+
+def test_targets_turn_with_their_images_and_cannot_be_bent(make_arrays):
+    arrays = make_arrays(6)
+    targets = torch.tensor(arrays.masks).float()
+    plain, bent = (
+        Batches(arrays, batch_size=4, augment=True, seed=5, deform=deform)[0]
+        for deform in (0.0, 1.0)
+    )
+    assert torch.equal(plain.turn(targets[plain.rows]), plain.masks)
+    some = [3, 1]
+    assert torch.equal(plain.turn(targets[plain.rows[some]], some), plain.masks[some])
+    with pytest.raises(InvalidValueError, match="deform at 0"):
+        bent.turn(targets[bent.rows])
 
 
 def test_the_global_generators_have_no_say_and_are_untouched(make_arrays):

@@ -50,7 +50,16 @@ def test_absent_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "values", [{"steps": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"weight_decay": -1.0}]
+    "values",
+    [
+        {"steps": 0},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"weight_decay": -1.0},
+        {"deform": -0.1},
+        {"deform": 3.5},
+        {"deform": float("nan")},
+    ],
 )
 def test_out_of_range(values):
     with pytest.raises(InvalidValueError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from canal.distill.student import Student
 from canal.distill.targets import Targets
 from canal.models.loss import task_loss
-from canal.teachers.batches import Batch, orient
+from canal.teachers.batches import Batch
 from canal.teachers.settings import DistillSettings
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Objective:
         if not asked:
             return ours.sum() * 0
         found = self.targets.batch([names[place] for place in asked])
-        turned = orient(found, batch.orientations[asked]).to(ours.device)
+        turned = batch.turn(found, asked).to(ours.device)
         return self.targets.distance(ours[torch.tensor(asked, device=ours.device)], turned).mean()
 
     def _weight(self, step: int) -> float:

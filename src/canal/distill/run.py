@@ -84,6 +84,11 @@ def train(
         else:
             taught, _ = load_taught(init, release)
     elif release is not None:
+        if training.deform:
+            raise InvalidValueError(
+                f"deform = {training.deform:g}: features are of images as they are, and cannot be "
+                "bent with them; leave it at 0"
+            )
         seed = training.seed if mode == "noise-only" else None
         targets = _targets(release, arrays, distill, seed)
     if targets is None and taught is None and not arrays.labelled.any():

@@ -70,7 +70,8 @@ def course(preset: Preset, data_set: str, seed: int) -> Course:
         norm=scene.norm,
         training=scene.training,
         test=scene.test,
-        start=3 * scene.training.steps,
+        start=6 * scene.training.steps,
+        deform=1.0,
     )
 
 

@@ -11,11 +11,12 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from canal.files import replace_file
+from canal.plain import plain
 
 Report = Callable[[str, int, int], None]
 
@@ -64,7 +65,7 @@ class Cell(ABC):
     def digest(self) -> str:
         """Of all fields, of what they mean, and of the cells that this one builds on."""
         needs = [cell.digest for cell in self.after]
-        about = [type(self).__name__, self.version, asdict(self), needs]
+        about = [type(self).__name__, self.version, plain(self), needs]
         text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -86,7 +87,7 @@ class Cell(ABC):
         path = self.path(places)
         if not path.is_file():
             started = time.monotonic()
-            made = {"cell": asdict(self), **self.make(places, report)}
+            made = {"cell": plain(self), **self.make(places, report)}
             made["seconds"] = round(time.monotonic() - started, 1)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, (json.dumps(made) + "\n").encode())

@@ -1,12 +1,13 @@
 """A course: the scene in which patients teach the shared network, and what it is compared with.
 
-The shared initialisation is trained longer than in the paper's tables: it is what everybody starts
-from, it costs no privacy, and the recipient alone has it too.
+The shared initialisation is trained longer than in the paper's tables, and on images that are bent
+another way each time: it is what everybody starts from, it costs no privacy, and the recipient
+alone has it too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene, Stage
 from canal.experiments.students import people_of, scored
 from canal.models import checkpoint
+from canal.plain import later
 from canal.teachers.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -33,10 +35,12 @@ class Course(Scene):
     Args:
         start: steps of the initialisation.
         invented: images of an invented hospital, whose name is the data set's; 0 for a real one.
+        deform: strength of the deformation of the images that the initialisation is trained on.
     """
 
     start: int = 1800
     invented: int = 0
+    deform: float = field(default=0.0, metadata=later())
 
     def on(self, places: Places, report: Report) -> CourseStage:
         """The scene on disk."""
@@ -73,7 +77,7 @@ class CourseStage(Stage):
     @property
     def beginning(self) -> TrainingSettings:
         """Of the initialisation."""
-        return replace(self.training, steps=self.scene.start)
+        return replace(self.training, steps=self.scene.start, deform=self.scene.deform)
 
 
 @dataclass(frozen=True)

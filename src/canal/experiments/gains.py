@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import mean
 
 from canal.experiments.adapters import EPSILONS, FEW, LAST, Arm, chosen, course
 from canal.experiments.cell import Cell, Places
@@ -35,6 +36,7 @@ class Change:
         rounds: factor of T.
         directions: factor of k.
         start: factor of the steps of the initialisation.
+        deform: factor of the deformation of its images.
         tuned: steps on the recipient's own images afterwards.
         queries: unlabelled images on which a student learns what the taught network says.
     """
@@ -45,6 +47,7 @@ class Change:
     rounds: float = 1.0
     directions: float = 1.0
     start: float = 1.0
+    deform: float = 1.0
     tuned: int = 0
     queries: int = 0
 
@@ -62,7 +65,9 @@ class Change:
                 furthest=self.way * before.furthest,
             ),
         )
-        scene = replace(scene, start=round(self.start * scene.start))
+        scene = replace(
+            scene, start=round(self.start * scene.start), deform=self.deform * scene.deform
+        )
         asked = replace(changed, **dict(self.lesson))  # type: ignore[arg-type]
         if self.queries:
             return PupilCell(scene, asked, queries=self.queries)
@@ -99,8 +104,8 @@ CHANGES = {
     "clipped at nine tenths": Change((("quantile", 0.9),)),
     "images as they are": Change((("views", 0),)),
     "three views of every image": Change((("views", 3),)),
-    "a third of the initialisation's training": Change(start=1 / 3),
-    "twice of it": Change(start=2.0),
+    "half of the initialisation's training": Change(start=0.5),
+    "half of it, images only flipped and turned": Change(start=0.5, deform=0.0),
     "fine-tuned on the recipient's images": Change(tuned=200),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
 }
@@ -159,34 +164,48 @@ class Gains:
         return lesson if len(self.scenes) > 1 else tiny
 
     def arms(self, scene: Course) -> dict[str, Arm]:
-        """Everybody, by label; those who pay an epsilon with it behind."""
+        """Adapters and controls, by label; those who pay an epsilon with it behind."""
         found = {
             "the initialisation": Arm(StartCell(scene)),
             "alone": Arm(StudentCell(scene, "alone")),
             "pooled": Arm(StudentCell(scene, "pooled")),
         }
         for epsilon in self.epsilons:
-            lesson, ending = self.lesson(epsilon), f" {epsilon:g}"
+            lesson = self.lesson(epsilon)
             for label, change in self.changes.items():
-                found[label + ending] = Arm(change.cell(scene, lesson))
+                found[f"{label} {epsilon:g}"] = Arm(change.cell(scene, lesson))
+        return found
+
+    def steps(self, scene: Course) -> dict[str, Arm]:
+        """DP-SGD with each step that was tried, by label, with epsilon behind.
+
+        These started from an initialisation half as long, of images that are only flipped and
+        turned: they are compared with each other, and with nothing else.
+        """
+        scene = replace(scene, start=scene.start // 2, deform=0.0)
+        found = {}
+        for epsilon in self.epsilons:
             for label, each in self.rivals.items():
-                found[label + ending] = Arm(UnionCell(scene, replace(each, epsilon=epsilon)))
+                made = UnionCell(scene, replace(each, epsilon=epsilon))
+                found[f"{label} {epsilon:g}"] = Arm(made)
             for label, each in self.teachers.items():
-                made = PrivateTeachersCell(scene, replace(each, epsilon=epsilon))
+                both = PrivateTeachersCell(scene, replace(each, epsilon=epsilon))
                 for part in PARTS:
-                    found[f"{label}, {part}{ending}"] = Arm(made, part)
+                    found[f"{label}, {part} {epsilon:g}"] = Arm(both, part)
         return found
 
 
 def cells(preset: Preset) -> list[Cell]:
     """Everything that the table is made of."""
     gains = Gains.of(preset)
-    arms = [arm for scene in gains.scenes for arm in gains.arms(scene).values()]
+    arms = [
+        arm for scene in gains.scenes for arm in (gains.arms(scene) | gains.steps(scene)).values()
+    ]
     return list({arm.cell.slug: arm.cell for arm in arms}.values())
 
 
 def page(preset: Preset, places: Places) -> str:
-    """Dice of what was chosen, and what every change does to it."""
+    """Dice of what was chosen, and what every change does to it; then, the steps of rivals."""
     gains = Gains.of(preset)
     starts = [StartCell(scene).result(places) for scene in gains.scenes]
     arms = [gains.arms(scene) for scene in gains.scenes]
@@ -196,15 +215,18 @@ def page(preset: Preset, places: Places) -> str:
         row([name, *[shown(data.dice(name).estimate())] * len(gains.epsilons)])
         for name in ("the initialisation", "alone", "pooled")
     ]
-    return table(
-        ["", *(f"eps {each:g}" for each in gains.epsilons)], [*controls, *_rows(data, gains)]
+    heads = [f"eps {each:g}" for each in gains.epsilons]
+    return "\n".join(
+        (
+            table(["", *heads], [*controls, *_rows(data, gains)]),
+            table(["DP-SGD", *heads], _steps(gains, places)),
+        )
     )
 
 
 def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
     lines = []
-    teachers = [f"{label}, {part}" for label in gains.teachers for part in PARTS]
-    for label in (*gains.changes, *gains.rivals, *teachers):
+    for label in gains.changes:
         cells = [label]
         for epsilon in gains.epsilons:
             arm, ours = f"{label} {epsilon:g}", f"{CHOSEN} {epsilon:g}"
@@ -214,3 +236,17 @@ def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
                 cells.append(shown(data.gain(arm, ours), signed=True))
         lines.append(row(cells))
     return lines
+
+
+def _steps(gains: Gains, places: Places) -> Sequence[str]:
+    """The mean Dice over hospitals of every step that was tried."""
+    arms = [gains.steps(scene) for scene in gains.scenes]
+    labels = (*gains.rivals, *(f"{label}, {part}" for label in gains.teachers for part in PARTS))
+
+    def dice(label: str) -> str:
+        return f"{100 * mean(each[label].result(places)['dice'] for each in arms):.1f}"
+
+    return [
+        row([label, *(dice(f"{label} {epsilon:g}") for epsilon in gains.epsilons)])
+        for label in labels
+    ]

@@ -14,7 +14,6 @@ from canal.experiments.students import NetworksCell, scored
 from canal.models import checkpoint
 from canal.rivals import dpsgd, pupil, votes
 from canal.rivals.dpsgd import PrivateSettings
-from canal.teachers.batches import orient
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -112,7 +111,7 @@ class VotesCell(Cell):
         agree = (said.numpy() == asked.masks).mean()
 
         def say(batch: Batch) -> Tensor:
-            return orient(said[batch.rows], batch.orientations)
+            return batch.turn(said[batch.rows])
 
         student = pupil.train(
             *(places.runs / self.slug / "student", stage.init, asked, stage.training),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -18,6 +18,7 @@ from canal.errors import DataError
 from canal.experiments.cell import Places, Report
 from canal.files import replace_file
 from canal.models.unet import Norm, UNetArchitecture
+from canal.plain import plain
 from canal.release.ensemble import Ensemble, load_ensemble
 from canal.teachers.run import initialise, train
 from canal.teachers.settings import TrainingSettings
@@ -104,7 +105,7 @@ class Scene:
     @property
     def slug(self) -> str:
         """Names the folder."""
-        text = json.dumps([type(self).__name__, self.version, asdict(self)], sort_keys=True)
+        text = json.dumps([type(self).__name__, self.version, plain(self)], sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def architecture(self, arrays: Arrays) -> UNetArchitecture:

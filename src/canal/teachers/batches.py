@@ -6,12 +6,14 @@ the very batches that it would have seen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from canal.errors import InvalidValueError
+from canal.teachers.deformation import deformed
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +32,9 @@ class Batch:
         masks: float `[B, 1, *size]`, zeros and ones.
         rows: of the arrays.
         orientations: how each image was flipped and turned; the same must be done to any target
-            that belongs to it (`orient`).
+            that belongs to it (`turn`).
         step: that it belongs to.
+        deformed: images were bent too, which no target can follow.
     """
 
     images: Tensor
@@ -39,10 +42,26 @@ class Batch:
     rows: NDArray[np.int64]
     orientations: NDArray[np.int64]
     step: int = 0
+    deformed: bool = False
 
     def to(self, device: torch.device) -> Batch:
         """The same with images and masks on a device."""
         return replace(self, images=self.images.to(device), masks=self.masks.to(device))
+
+    def turn(self, targets: Tensor, places: Sequence[int] | None = None) -> Tensor:
+        """Flip and turn targets as their images were.
+
+        Args:
+            targets: `[n, C, *size]`, of the images as they are in the data.
+            places: in the batch, of the images that they belong to; None for all of them.
+        """
+        if self.deformed:
+            raise InvalidValueError(
+                "what was released is of images as they are, and cannot be bent with them; leave "
+                "deform at 0 to learn from it"
+            )
+        of = self.orientations if places is None else self.orientations[list(places)]
+        return orient(targets, of)
 
 
 class Batches:
@@ -53,9 +72,18 @@ class Batches:
         batch_size: how many a step.
         augment: flips, quarter turns and changes of intensity; or the images as they are.
         seed: of order and augmentation.
+        deform: strength of a deformation behind that; 0 for none.
     """
 
-    def __init__(self, arrays: Arrays, *, batch_size: int, augment: bool, seed: int) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        batch_size: int,
+        augment: bool,
+        seed: int,
+        deform: float = 0.0,
+    ) -> None:
         if batch_size < 1:
             raise InvalidValueError(f"batch_size = {batch_size!r} must be at least 1")
         if seed < 0:
@@ -64,7 +92,7 @@ class Batches:
             raise InvalidValueError("there are no images to train on; give at least one")
         self.arrays = arrays
         self.batch_size = batch_size
-        self.augment = augment
+        self.augment, self.deform = augment, deform
         self.seed = seed
         self._orders: dict[int, NDArray[np.int64]] = {}
 
@@ -79,7 +107,10 @@ class Batches:
         if self.augment:
             rng = np.random.default_rng([self.seed, 1, step])
             images, masks, orientations = augmented(images, masks, rng)
-        return Batch(images, masks, rows, orientations, step)
+        if self.deform:
+            rng = np.random.default_rng([self.seed, 2, step])
+            images, masks = deformed(images, masks, self.deform, rng)
+        return Batch(images, masks, rows, orientations, step, bool(self.deform))
 
     def _rows(self, step: int) -> NDArray[np.int64]:
         """Rows `step·B … (step+1)·B` of an endless run of shuffled passes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from canal.errors import CheckpointError
 from canal.files import replace_file
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
+from canal.plain import plain
 from canal.teachers.batches import Batches
 from canal.teachers.training import STATE, Objective, Progress, TrainingSettings, fit, supervised
 
@@ -65,7 +65,11 @@ class RunFolder:
     ) -> None:
         """Train a network on all images, with a log."""
         batches = Batches(
-            arrays, batch_size=settings.batch_size, augment=settings.augment, seed=settings.seed
+            arrays,
+            batch_size=settings.batch_size,
+            augment=settings.augment,
+            seed=settings.seed,
+            deform=settings.deform,
         )
         self._log(f"training on {len(arrays.ids)} images for {settings.steps} steps")
 
@@ -103,4 +107,4 @@ def read_training(folder: Path) -> TrainingSettings:
 
 def provenance(arrays: Arrays, settings: TrainingSettings) -> dict[str, Any]:
     """What determines a training, beside the weights that it starts from."""
-    return {"training": asdict(settings), "data": arrays.digest}
+    return {"training": plain(settings), "data": arrays.digest}

@@ -23,10 +23,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from canal.errors import ConfigurationError, InvalidValueError
+from canal.plain import later
+
+# Beyond this, images are folded over.
+MOST_DEFORM = 3.0
 
 
-def _setting(default: Any, help: str) -> Any:  # noqa: A002  # the word that command lines use
-    return field(default=default, metadata={"help": help})
+def _setting(default: Any, help: str, *, new: bool = False) -> Any:  # noqa: A002  # as typer says
+    about = {"help": help}
+    return field(default=default, metadata=later(**about) if new else about)
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,11 @@ class TrainingSettings:
     augment: bool = _setting(True, "Flips, quarter turns and changes of intensity.")
     save_every: int = _setting(100, "Steps between states to resume from, and between metrics.")
     seed: int = _setting(0, "Of the order of images and their augmentation.")
+    deform: float = _setting(
+        0.0,
+        "Strength of turns, stretches, bends and noise beside that; 1 suits few images.",
+        new=True,
+    )
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "save_every"):
@@ -70,6 +80,10 @@ class TrainingSettings:
                 raise InvalidValueError(f"{name} = {getattr(self, name)!r} must be at least 1")
         if not 0 < self.learning_rate < math.inf or not 0 <= self.weight_decay < math.inf:
             raise InvalidValueError("learning_rate must be above 0 and weight_decay at least 0")
+        if not 0 <= self.deform <= MOST_DEFORM:
+            raise InvalidValueError(
+                f"deform = {self.deform!r} must lie between 0 and {MOST_DEFORM:g}"
+            )
 
 
 @dataclass(frozen=True)
