@@ -11,6 +11,7 @@ from statistics import mean
 
 from canal.experiments.adapters import EPSILONS, FEW, LAST, Arm, chosen, course
 from canal.experiments.cell import Cell, Places
+from canal.experiments.consensus import ConsensusCell
 from canal.experiments.course import INVENTED, Course, StartCell
 from canal.experiments.data_set import DataSet
 from canal.experiments.markdown import row, shown, table
@@ -113,6 +114,7 @@ CHANGES = {
 STEPS = (0.001, 0.004, 0.02, 0.1, 0.5)
 ALONE = STEPS[:3]
 PARTS = ("ensemble", "student")
+_STARTS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,10 @@ class Gains:
     def steps(self, scene: Course) -> dict[str, Arm]:
         """DP-SGD with each step that was tried, by label, with epsilon behind.
 
-        These started from an initialisation half as long, of images that are only flipped and
-        turned: they are compared with each other, and with nothing else.
+        These started from the initialisation before: they are compared with each other, and with
+        nothing else.
         """
-        scene = replace(scene, start=scene.start // 2, deform=0.0)
+        scene = _before(scene)
         found = {}
         for epsilon in self.epsilons:
             for label, each in self.rivals.items():
@@ -194,6 +196,15 @@ class Gains:
                     found[f"{label}, {part} {epsilon:g}"] = Arm(both, part)
         return found
 
+    def starts(self) -> list[tuple[ConsensusCell, ConsensusCell]]:
+        """What patients have in common: to the initialisation before, and to the one chosen."""
+        return [(ConsensusCell(_before(each)), ConsensusCell(each)) for each in self.scenes]
+
+
+def _before(scene: Course) -> Course:
+    """From an initialisation half as long, of images that are only flipped and turned."""
+    return replace(scene, start=scene.start // 2, deform=0.0)
+
 
 def cells(preset: Preset) -> list[Cell]:
     """Everything that the table is made of."""
@@ -201,11 +212,12 @@ def cells(preset: Preset) -> list[Cell]:
     arms = [
         arm for scene in gains.scenes for arm in (gains.arms(scene) | gains.steps(scene)).values()
     ]
-    return list({arm.cell.slug: arm.cell for arm in arms}.values())
+    found = [*(arm.cell for arm in arms), *(cell for pair in gains.starts() for cell in pair)]
+    return list({cell.slug: cell for cell in found}.values())
 
 
 def page(preset: Preset, places: Places) -> str:
-    """Dice of what was chosen, and what every change does to it; then, the steps of rivals."""
+    """Dice of what was chosen, and of every change; steps of rivals; what patients agree on."""
     gains = Gains.of(preset)
     starts = [StartCell(scene).result(places) for scene in gains.scenes]
     arms = [gains.arms(scene) for scene in gains.scenes]
@@ -220,6 +232,7 @@ def page(preset: Preset, places: Places) -> str:
         (
             table(["", *heads], [*controls, *_rows(data, gains)]),
             table(["DP-SGD", *heads], _steps(gains, places)),
+            table(_STARTS, _consensus(gains, places)),
         )
     )
 
@@ -250,3 +263,16 @@ def _steps(gains: Gains, places: Places) -> Sequence[str]:
         row([label, *(dice(f"{label} {epsilon:g}") for epsilon in gains.epsilons)])
         for label in labels
     ]
+
+
+def _consensus(gains: Gains, places: Places) -> Sequence[str]:
+    """How long what all patients say is, where one of them says one; before and now."""
+    lines = []
+    for scene, pair in zip(gains.scenes, gains.starts(), strict=True):
+        for label, cell in zip(("flipped and turned", "deformed too"), pair, strict=True):
+            found = cell.result(places)
+            ratio = found["patients"] / found["recipient"]
+            lines.append(
+                row([f"{scene.data_set}, {label}", f"{found['agreement']:.3f}", f"{ratio:.1f} ×"])
+            )
+    return lines
