@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 
@@ -28,10 +28,14 @@ def plain(value: Any) -> Any:
         return {
             each.name: plain(getattr(value, each.name))
             for each in fields(value)
-            if not (each.metadata.get("later") and getattr(value, each.name) == each.default)
+            if not (each.metadata.get("later") and getattr(value, each.name) == _default(each))
         }
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return value
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()

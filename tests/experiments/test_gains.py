@@ -13,7 +13,7 @@ from canal.experiments.preset import PRESETS
 ROOT = Path(__file__).parents[2]
 CPU = PRESETS["cpu"]
 PLACES = Places(ROOT, ROOT, ROOT / "results/cpu")
-# An arm of the comparison, and rows of the gains that differ from it in their step alone.
+# An arm of the comparison, and rows of the gains that differ in their step, and in their start.
 RIVALS = {
     "DP-SGD over the union": "DP-SGD over the union, all weights, step {:g}",
     "the same, last layers": "DP-SGD over the union, last layers, step {:g}",

@@ -12,6 +12,8 @@ import pytest
 from canal.errors import InvalidValueError
 from canal.experiments.cell import Places
 from canal.experiments.grid import Watch, missing, run_grid
+from canal.experiments.preset import PRESETS
+from canal.experiments.students import NetworksCell, StudentCell
 from canal.plain import later
 from cells import Broken, Killed, NeedsRefused, Refused, Sleepy
 
@@ -44,16 +46,6 @@ def test_what_is_needed_comes_first_and_everything_once(places):
     assert made["cell"]["needs"] == ["early", "earlier"]
 
 
-def test_a_cell_that_is_there_needs_nothing_any_more(places):
-    late = Sleepy("late", needs=("early",))
-    assert run_grid([late], places) == {}
-    Sleepy("early").path(places).unlink()
-    assert missing([late], places) == []
-    assert run_grid([late], places) == {}
-    assert begun(places) == {"early": 1, "late": 1}
-    assert [cell.name for cell in missing([late, Sleepy("early")], places)] == ["early"]
-
-
 def test_a_setting_that_came_later_changes_no_name_until_it_is_used():
     @dataclass(frozen=True)
     class Grown(Sleepy):
@@ -62,6 +54,13 @@ def test_a_setting_that_came_later_changes_no_name_until_it_is_used():
     Grown.__name__ = "Sleepy"
     assert Grown("a").slug == Sleepy("a").slug
     assert Grown("a", deform=1.0).slug != Sleepy("a").slug
+
+
+def test_cells_that_were_made_are_found_under_the_names_that_they_have():
+    """Names of two that are on disk: whoever changes what they are made of changes these."""
+    scene = PRESETS["cpu"].scenes("BUSI", 1)[0]
+    assert StudentCell(scene, "alone").slug == "busi-0-alone-d86a87a8c218fc0e"
+    assert NetworksCell(scene).slug == "busi-0-networks-b64cf4afaa40b8ad"
 
 
 def test_another_setting_or_meaning_is_another_cell(monkeypatch):

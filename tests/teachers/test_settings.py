@@ -57,7 +57,7 @@ def test_absent_file(tmp_path):
         {"learning_rate": 0.0},
         {"weight_decay": -1.0},
         {"deform": -0.1},
-        {"deform": 3.5},
+        {"deform": 1.6},
         {"deform": float("nan")},
     ],
 )

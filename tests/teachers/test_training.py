@@ -267,6 +267,21 @@ def test_another_network_in_the_same_folder_is_refused(make_arrays, tmp_path):
         fit(other, batches_of(make_arrays(6), SHORT), SHORT, tmp_path)
 
 
+def test_a_state_from_before_a_setting_came_goes_on(make_arrays, tmp_path):
+    """It is noted as Python shows settings; a new one is noted only where it is used."""
+    arrays = make_arrays(6)
+    trained(tmp_path, arrays)
+    with safe_open(tmp_path / STATE, framework="pt") as file:
+        noted = file.metadata()["settings"]
+    assert noted == (
+        "TrainingSettings(steps=6, batch_size=3, learning_rate=0.002, weight_decay=0.01, "
+        "augment=True, save_every=2, seed=1)"
+    )
+    trained(tmp_path, arrays)
+    with pytest.raises(CheckpointError, match="other settings"):
+        trained(tmp_path, arrays, replace(SHORT, deform=1.0))
+
+
 @pytest.mark.parametrize("content", [b"", b"junk" * 100])
 def test_a_damaged_state_says_what_to_do(make_arrays, tmp_path, content):
     (tmp_path / STATE).write_bytes(content)

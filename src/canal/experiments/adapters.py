@@ -29,8 +29,9 @@ LAST = ("upcat_1.*", "final_conv.*")
 FEW = (NORMS, HEAD)
 EPSILONS = (8.0, 1.0)
 TAUGHT, UNION = "adapters", "DP-SGD over the union"
-# Steps of DP-SGD, the best of those that `canal.experiments.gains` tries on invented hospitals. An
-# ensemble of noisy teachers wants smaller ones than a student of it, who has labels beside them.
+# Steps of DP-SGD, the best of those that `canal.experiments.gains` tries on invented hospitals,
+# where the initialisation saw images that were only flipped and turned. An ensemble of noisy
+# teachers wants smaller ones than a student of it, who has labels beside them.
 _STEPS, _ENSEMBLE = {8.0: 0.02, 1.0: 0.004}, {8.0: 0.004, 1.0: 0.001}
 
 

@@ -42,12 +42,12 @@ class ConsensusCell(Cell):
         network, _ = load_initialisation(stage.init)
         gradients = Gradients(network, Adapter().install(network).names)
         sites = [Patients(name, stage.part(name)) for name in stage.sites]
-        common, theirs = agreement(rows for site in sites for rows in site.gradients(gradients, 0))
-        _, own = agreement(Patients("recipient", stage.part("recipient")).gradients(gradients, 0))
-        return {"agreement": common, "patients": theirs, "recipient": own}
+        common, theirs = consensus(rows for site in sites for rows in site.gradients(gradients, 0))
+        _, own = consensus(Patients("recipient", stage.part("recipient")).gradients(gradients, 0))
+        return {"consensus": common, "patients": theirs, "recipient": own}
 
 
-def agreement(gradients: Iterable[Tensor]) -> tuple[float, float]:
+def consensus(gradients: Iterable[Tensor]) -> tuple[float, float]:
     """How long the mean of their directions is, without chance; and their median length.
 
     Args:

@@ -114,7 +114,7 @@ CHANGES = {
 STEPS = (0.001, 0.004, 0.02, 0.1, 0.5)
 ALONE = STEPS[:3]
 PARTS = ("ensemble", "student")
-_STARTS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
+_CONSENSUS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,10 @@ class Gains:
     def steps(self, scene: Course) -> dict[str, Arm]:
         """DP-SGD with each step that was tried, by label, with epsilon behind.
 
-        These started from the initialisation before: they are compared with each other, and with
-        nothing else.
+        These started from the initialisation of flipped images: they are compared with each other,
+        and with nothing else.
         """
-        scene = _before(scene)
+        scene = _flipped_only(scene)
         found = {}
         for epsilon in self.epsilons:
             for label, each in self.rivals.items():
@@ -196,12 +196,13 @@ class Gains:
                     found[f"{label}, {part} {epsilon:g}"] = Arm(both, part)
         return found
 
-    def starts(self) -> list[tuple[ConsensusCell, ConsensusCell]]:
-        """What patients have in common: to the initialisation before, and to the one chosen."""
-        return [(ConsensusCell(_before(each)), ConsensusCell(each)) for each in self.scenes]
+    def consensus(self) -> list[ConsensusCell]:
+        """What patients have in common, to the initialisation of flipped images and to ours."""
+        pairs = [(_flipped_only(each), each) for each in self.scenes]
+        return [ConsensusCell(scene) for pair in pairs for scene in pair]
 
 
-def _before(scene: Course) -> Course:
+def _flipped_only(scene: Course) -> Course:
     """From an initialisation half as long, of images that are only flipped and turned."""
     return replace(scene, start=scene.start // 2, deform=0.0)
 
@@ -212,7 +213,7 @@ def cells(preset: Preset) -> list[Cell]:
     arms = [
         arm for scene in gains.scenes for arm in (gains.arms(scene) | gains.steps(scene)).values()
     ]
-    found = [*(arm.cell for arm in arms), *(cell for pair in gains.starts() for cell in pair)]
+    found = [*(arm.cell for arm in arms), *gains.consensus()]
     return list({cell.slug: cell for cell in found}.values())
 
 
@@ -232,7 +233,7 @@ def page(preset: Preset, places: Places) -> str:
         (
             table(["", *heads], [*controls, *_rows(data, gains)]),
             table(["DP-SGD", *heads], _steps(gains, places)),
-            table(_STARTS, _consensus(gains, places)),
+            table(_CONSENSUS, _consensus(gains, places)),
         )
     )
 
@@ -266,13 +267,19 @@ def _steps(gains: Gains, places: Places) -> Sequence[str]:
 
 
 def _consensus(gains: Gains, places: Places) -> Sequence[str]:
-    """How long what all patients say is, where one of them says one; before and now."""
+    """How long what all patients say is, where one of them says one."""
     lines = []
-    for scene, pair in zip(gains.scenes, gains.starts(), strict=True):
-        for label, cell in zip(("flipped and turned", "deformed too"), pair, strict=True):
-            found = cell.result(places)
-            ratio = found["patients"] / found["recipient"]
-            lines.append(
-                row([f"{scene.data_set}, {label}", f"{found['agreement']:.3f}", f"{ratio:.1f} ×"])
+    for cell in gains.consensus():
+        found, scene = cell.result(places), cell.scene
+        how = "deformed" if scene.deform else "flipped and turned"
+        ratio = found["patients"] / found["recipient"]
+        lines.append(
+            row(
+                [
+                    f"{scene.data_set}, {scene.start:,} steps, images {how}",
+                    f"{found['consensus']:.3f}",
+                    f"{ratio:.1f} ×",
+                ]
             )
+        )
     return lines

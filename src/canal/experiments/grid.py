@@ -101,7 +101,7 @@ def run_grid(
     if jobs < 1:
         raise InvalidValueError(f"jobs = {jobs!r} must be at least 1")
     watch = Watch() if watch is None else watch
-    queue = _Queue(_with_needs(cells, places))
+    queue = _Queue(_with_needs(cells))
     for slug, cell in queue.cells.items():
         if cell.path(places).is_file():
             queue.here.add(slug)
@@ -113,16 +113,14 @@ def run_grid(
 
 def missing(cells: Sequence[Cell], places: Places) -> list[Cell]:
     """Those that are not there yet, of these and of what they need."""
-    every = _with_needs(cells, places).values()
-    return [cell for cell in every if not cell.path(places).is_file()]
+    return [cell for cell in _with_needs(cells).values() if not cell.path(places).is_file()]
 
 
-def _with_needs(cells: Sequence[Cell], places: Places) -> dict[str, Cell]:
-    """All of them by slug, what is needed first; a cell that is there needs nothing any more."""
+def _with_needs(cells: Sequence[Cell]) -> dict[str, Cell]:
+    """All of them by slug, what is needed first."""
     found: dict[str, Cell] = {}
     for cell in cells:
-        if not cell.path(places).is_file():
-            found |= _with_needs(cell.after, places)
+        found |= _with_needs(cell.after)
         found[cell.slug] = cell
     return found
 

@@ -25,13 +25,13 @@ from typing import Any, Literal, get_args, get_type_hints
 from canal.errors import ConfigurationError, InvalidValueError
 from canal.plain import later
 
-# Beyond this, images are folded over.
-MOST_DEFORM = 3.0
+# There an image in eight is folded over somewhere; at 1, one in two hundred.
+MOST_DEFORM = 1.5
 
 
-def _setting(default: Any, help: str, *, new: bool = False) -> Any:  # noqa: A002  # as typer says
+def _setting(default: Any, help: str, *, recent: bool = False) -> Any:  # noqa: A002  # as typer says
     about = {"help": help}
-    return field(default=default, metadata=later(**about) if new else about)
+    return field(default=default, metadata=later(**about) if recent else about)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TrainingSettings:
     deform: float = _setting(
         0.0,
         "Strength of turns, stretches, bends and noise beside that; 1 suits few images.",
-        new=True,
+        recent=True,
     )
 
     def __post_init__(self) -> None:

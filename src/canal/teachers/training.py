@@ -19,6 +19,7 @@ from canal.errors import CheckpointError
 from canal.files import replace_file
 from canal.models.device import best
 from canal.models.loss import task_loss
+from canal.plain import plain
 from canal.teachers.batches import Batch, Batches
 from canal.teachers.settings import TrainingSettings
 
@@ -171,6 +172,12 @@ def _finite(network: nn.Module) -> bool:
     return all(bool(torch.isfinite(weight).all()) for weight in network.parameters())
 
 
+def _named(settings: TrainingSettings) -> str:
+    """As Python shows them; without what came later and is not used, so older states go on."""
+    values = ", ".join(f"{name}={value!r}" for name, value in plain(settings).items())
+    return f"{type(settings).__name__}({values})"
+
+
 def _save_state(
     folder: Path, network: nn.Module, optimizer: Any, step: int, settings: TrainingSettings
 ) -> None:
@@ -185,7 +192,7 @@ def _save_state(
     for parameter, moments in optimizer.state.items():
         for kind, tensor in moments.items():
             tensors[f"{kind}/{names[id(parameter)]}"] = copied(tensor)
-    about = {"step": str(step), "settings": repr(settings)}
+    about = {"step": str(step), "settings": _named(settings)}
     replace_file(folder / STATE, save(tensors, metadata=about))
 
 
@@ -205,7 +212,7 @@ def _resume(folder: Path, network: nn.Module, optimizer: Any, settings: Training
         raise CheckpointError(
             f"{path} cannot be read ({error}); remove it to train from the beginning"
         ) from error
-    if about.get("settings") != repr(settings):
+    if about.get("settings") != _named(settings):
         raise CheckpointError(
             f"{path} belongs to a run with other settings; give the same again, or another folder"
         )
