@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from canal.errors import ConfigurationError, InvalidValueError
 from canal.plain import later
 
-# There an image in eight is folded over somewhere; at 1, one in two hundred.
+# There an image of 64 px in seven is folded over somewhere (of 800); at 1, one in four hundred.
 MOST_DEFORM = 1.5
 
 
