@@ -86,6 +86,12 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
     about = json.loads((home / "init" / "checkpoint.json").read_text())
     assert about["notes"]["trained"]
     assert about["data"]
+    again = ("--data", "data", "--split", "split.json", "--size", "32", *SMALL)
+    told = call(home, "init", "--after", "init", "--out", "settled", *again)
+    after = json.loads((home / "settled" / "checkpoint.json").read_text())
+    assert after["architecture"] == about["architecture"]
+    assert after["initialisation"][:12] in told
+    assert after["initialisation"] != about["initialisation"]
 
 
 @pytest.mark.slow  # without the command, the quick suite kills one too
@@ -126,6 +132,7 @@ def test_settings_from_a_file_and_flags(home):
         ("teacher evaluate --teacher nowhere --data data", "holds no checkpoint"),
         ("data split data --out s.json --cohorts 500", "ask for fewer"),
         ("init --out x --size 33", "multiple of 16"),
+        ("init --after init --out x", "give the images to train on: --data"),
     ],
 )
 def test_clear_words(home, arguments, word):

@@ -8,7 +8,7 @@ import pytest
 from canal.errors import CheckpointError, InvalidValueError
 from canal.models import checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
-from canal.teachers.run import initialise, train
+from canal.teachers.run import go_on, initialise, load_initialisation, train
 from canal.teachers.training import TrainingSettings
 
 SMALL = UNetArchitecture(in_channels=1, base_channels=8)
@@ -82,6 +82,33 @@ def test_a_chain_of_trained_initialisation_and_teacher(tmp_path, make_arrays):
     )
     made = train(tmp_path / "teacher", tmp_path / "init", make_arrays(6, seed=1), SHORT)
     assert made.initialisation == start.initialisation
+
+
+def test_an_initialisation_that_is_trained_further_is_another_one(init, tmp_path, make_arrays):
+    arrays, told = make_arrays(6), []
+    made = go_on(tmp_path / "next", init, arrays, SHORT, report=told.append)
+    network, about = load_initialisation(tmp_path / "next")
+    assert about == made
+    assert about.initialisation == weights_digest(network)
+    assert about.initialisation != checkpoint.describe(init).initialisation
+    assert about.data == arrays.digest
+    assert about.notes == {"role": "initialisation", "seed": 4, "trained": True}
+    assert [progress.step for progress in told] == [2, 4]
+    # It starts where the other ended: a teacher of the same images has the same weights.
+    train(tmp_path / "teacher", init, arrays, SHORT)
+    assert weights_digest(checkpoint.load(tmp_path / "teacher")[0]) == about.initialisation
+
+
+def test_a_teacher_is_not_taken_for_an_initialisation_or_trained_further(
+    init, tmp_path, make_arrays
+):
+    """Its images are private: neither its folder nor its weights may pass for public ones."""
+    arrays = make_arrays(6)
+    train(tmp_path / "teacher", init, arrays, SHORT)
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        go_on(tmp_path / "teacher", init, arrays, SHORT)
+    with pytest.raises(CheckpointError, match="is no initialisation; give the one"):
+        go_on(tmp_path / "next", tmp_path / "teacher", arrays, SHORT)
 
 
 def test_an_interrupted_teacher_goes_on(init, tmp_path, make_arrays):

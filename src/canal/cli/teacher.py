@@ -28,34 +28,42 @@ def init(
     split: _Split = None,
     part: Annotated[str, typer.Option(help="Part of the split to train on.")] = "recipient",
     dims: Annotated[int, typer.Option(min=2, max=3, help="2 for images, 3 for volumes.")] = 2,
+    after: Annotated[
+        Path | None, typer.Option(help="Go on from this initialisation; its network is kept.")
+    ] = None,
     settings: Settings,
 ) -> None:
     """Make the weights that all teachers start from: public random, or trained on public images."""
     from canal.cli.progress import training
+    from canal.errors import InvalidValueError
     from canal.models.unet import UNetArchitecture
-    from canal.teachers.run import initialise
+    from canal.teachers.run import go_on, initialise
 
     if split is not None:
         refuse_cohorts(split, part)
     arrays = None if data is None else load_part(data, split, part, settings.data)
-    if arrays is not None:
-        dims = arrays.images.ndim - 2
-    architecture = UNetArchitecture(
-        in_channels=(settings.data.channels or 3) if arrays is None else arrays.images.shape[1],
-        spatial_dims=dims,
-        base_channels=settings.model.base_channels,
-        norm=settings.model.norm,
-    )
     with training("initialisation", settings.training.steps) as report:
-        made = initialise(
-            out,
-            architecture,
-            seed=public_seed,
-            size=(settings.data.size,) * dims,
-            arrays=arrays,
-            settings=settings.training,
-            report=report,
-        )
+        if after is None:
+            dims = dims if arrays is None else arrays.images.ndim - 2
+            channels = (settings.data.channels or 3) if arrays is None else arrays.images.shape[1]
+            made = initialise(
+                out,
+                UNetArchitecture(
+                    in_channels=channels,
+                    spatial_dims=dims,
+                    base_channels=settings.model.base_channels,
+                    norm=settings.model.norm,
+                ),
+                seed=public_seed,
+                size=(settings.data.size,) * dims,
+                arrays=arrays,
+                settings=settings.training,
+                report=report,
+            )
+        elif arrays is None:
+            raise InvalidValueError("--after goes on training; give the images to train on: --data")
+        else:
+            made = go_on(out, after, arrays, settings.training, report=report)
     typer.echo(f"{out}: initialisation {made.initialisation[:12]}, tap {made.tap}")
 
 

@@ -73,6 +73,7 @@ def course(preset: Preset, data_set: str, seed: int) -> Course:
         test=scene.test,
         start=6 * scene.training.steps,
         deform=1.0,
+        settle=scene.training.steps // 2,
     )
 
 
@@ -100,13 +101,15 @@ def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
         lesson, parts = Lesson(epsilon, 2, FEW, directions=8), (LAST, LAST)
         rival = replace(rival, epochs=1, rate=0.5)
     full, last = (replace(rival, parts=each) for each in parts)
-    quiet = full if smoke else replace(full, step=_ENSEMBLE[epsilon])
+    quiet = replace(full, step=_ENSEMBLE[epsilon])
     features = StudentCell(scene, "release", Asked("honest", epsilon))
     return {
         TAUGHT: Arm(TaughtCell(scene, lesson)),
         UNION: Arm(UnionCell(scene, full)),
         "the same, last layers": Arm(UnionCell(scene, last)),
-        "DP-SGD teachers, ensemble": Arm(PrivateTeachersCell(scene, quiet), "ensemble"),
+        "DP-SGD teachers, ensemble": Arm(
+            PrivateTeachersCell(scene, quiet, distilled=False), "ensemble"
+        ),
         "the same, distilled": Arm(PrivateTeachersCell(scene, full), "student"),
         "DP-SGD teachers, last layers, ensemble": Arm(PrivateTeachersCell(scene, last), "ensemble"),
         "the same, last layers, distilled": Arm(PrivateTeachersCell(scene, last), "student"),

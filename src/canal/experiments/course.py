@@ -1,13 +1,14 @@
 """A course: the scene in which patients teach the shared network, and what it is compared with.
 
 The shared initialisation is trained longer than in the paper's tables, and on images that are bent
-another way each time: it is what everybody starts from, it costs no privacy, and the recipient
-alone has it too.
+another way each time, then for a while on images that are not: it is what everybody starts from, it
+costs no privacy, and the recipient alone has it too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from canal.experiments.stage import Scene, Stage
 from canal.experiments.students import people_of, scored
 from canal.models import checkpoint
 from canal.plain import later
+from canal.teachers.run import go_on
 from canal.teachers.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 INVENTED = ("dermoscopy", "endoscopy", "ultrasound")
 # Seeds of people who are in no scene begin here.
 _OTHERS = 1000
+# Of the learning rate, while an initialisation settles.
+_SLOWER = 0.25
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ class Course(Scene):
         start: steps of the initialisation.
         invented: images of an invented hospital, whose name is the data set's; 0 for a real one.
         deform: strength of the deformation of the images that the initialisation is trained on.
+        settle: steps after these, slower, on images that are only flipped and turned.
     """
 
     start: int = 1800
     invented: int = 0
     deform: float = field(default=0.0, metadata=later())
+    settle: int = field(default=0, metadata=later())
 
     def on(self, places: Places, report: Report) -> CourseStage:
         """The scene on disk."""
@@ -73,6 +79,17 @@ class CourseStage(Stage):
         """More images of the same invented hospital, of people of their own; public."""
         folder = self._invented(count, self.scene.seed + _OTHERS)
         return load(folder, size=self.scene.size).without_labels()
+
+    @cached_property
+    def init(self) -> Path:
+        """Folder of the initialisation, trained on the recipient's images."""
+        if not self.scene.settle:
+            return super().init
+        before = replace(self.scene, settle=0).on(self.places, self.report).init
+        place, slower = self.folder / "init", _SLOWER * self.training.learning_rate
+        settings = replace(self.training, steps=self.scene.settle, learning_rate=slower)
+        go_on(place, before, self.part("recipient"), settings, report=self.told("settling"))
+        return place
 
     @property
     def beginning(self) -> TrainingSettings:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
+from canal.adapters.adapter import Adapter
 from canal.experiments.adapters import EPSILONS, FEW, LAST, Arm, chosen, course
 from canal.experiments.cell import Cell, Places
 from canal.experiments.consensus import ConsensusCell
 from canal.experiments.course import INVENTED, Course, StartCell
 from canal.experiments.data_set import DataSet
+from canal.experiments.harm import HarmCell
 from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.rivals import PrivateTeachersCell, UnionCell
@@ -38,6 +40,7 @@ class Change:
         directions: factor of k.
         start: factor of the steps of the initialisation.
         deform: factor of the deformation of its images.
+        settle: factor of the steps in which it settles.
         tuned: steps on the recipient's own images afterwards.
         queries: unlabelled images on which a student learns what the taught network says.
     """
@@ -49,6 +52,7 @@ class Change:
     directions: float = 1.0
     start: float = 1.0
     deform: float = 1.0
+    settle: float = 1.0
     tuned: int = 0
     queries: int = 0
 
@@ -67,7 +71,10 @@ class Change:
             ),
         )
         scene = replace(
-            scene, start=round(self.start * scene.start), deform=self.deform * scene.deform
+            scene,
+            start=round(self.start * scene.start),
+            deform=self.deform * scene.deform,
+            settle=round(self.settle * scene.settle),
         )
         asked = replace(changed, **dict(self.lesson))  # type: ignore[arg-type]
         if self.queries:
@@ -106,7 +113,8 @@ CHANGES = {
     "images as they are": Change((("views", 0),)),
     "three views of every image": Change((("views", 3),)),
     "half of the initialisation's training": Change(start=0.5),
-    "half of it, images only flipped and turned": Change(start=0.5, deform=0.0),
+    "half of it, images only flipped and turned": Change(start=0.5, deform=0.0, settle=0.0),
+    "an initialisation that did not settle": Change(settle=0.0),
     "fine-tuned on the recipient's images": Change(tuned=200),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
 }
@@ -115,6 +123,8 @@ STEPS = (0.001, 0.004, 0.02, 0.1, 0.5)
 ALONE = STEPS[:3]
 PARTS = ("ensemble", "student")
 _CONSENSUS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
+# What is taught where noise could be allocated over channels, by label.
+_ALLOCATED = {"norms and head": FEW, "all weights": Adapter.parts}
 
 
 @dataclass(frozen=True)
@@ -201,10 +211,14 @@ class Gains:
         pairs = [(_flipped_only(each), each) for each in self.scenes]
         return [ConsensusCell(scene) for pair in pairs for scene in pair]
 
+    def harm(self) -> list[HarmCell]:
+        """What allocation over channels leaves of the harm of noise, in theory."""
+        return [HarmCell(scene, parts) for scene in self.scenes for parts in _ALLOCATED.values()]
+
 
 def _flipped_only(scene: Course) -> Course:
     """From an initialisation half as long, of images that are only flipped and turned."""
-    return replace(scene, start=scene.start // 2, deform=0.0)
+    return replace(scene, start=scene.start // 2, deform=0.0, settle=0)
 
 
 def cells(preset: Preset) -> list[Cell]:
@@ -213,12 +227,12 @@ def cells(preset: Preset) -> list[Cell]:
     arms = [
         arm for scene in gains.scenes for arm in (gains.arms(scene) | gains.steps(scene)).values()
     ]
-    found = [*(arm.cell for arm in arms), *gains.consensus()]
+    found = [*(arm.cell for arm in arms), *gains.consensus(), *gains.harm()]
     return list({cell.slug: cell for cell in found}.values())
 
 
 def page(preset: Preset, places: Places) -> str:
-    """Dice of what was chosen, and of every change; steps of rivals; what patients agree on."""
+    """Dice of what was chosen, and of every change; steps of rivals; theory beside them."""
     gains = Gains.of(preset)
     starts = [StartCell(scene).result(places) for scene in gains.scenes]
     arms = [gains.arms(scene) for scene in gains.scenes]
@@ -234,6 +248,7 @@ def page(preset: Preset, places: Places) -> str:
             table(["", *heads], [*controls, *_rows(data, gains)]),
             table(["DP-SGD", *heads], _steps(gains, places)),
             table(_CONSENSUS, _consensus(gains, places)),
+            table(["harm of noise left, in theory", *_ALLOCATED], _harm(gains, places)),
         )
     )
 
@@ -283,3 +298,13 @@ def _consensus(gains: Gains, places: Places) -> Sequence[str]:
             )
         )
     return lines
+
+
+def _harm(gains: Gains, places: Places) -> Sequence[str]:
+    """One row a hospital: what is left where noise is allocated over channels."""
+    found = [f"{100 * each.result(places)['left']:.0f} %" for each in gains.harm()]
+    size = len(_ALLOCATED)
+    return [
+        row([scene.data_set, *found[size * number :][:size]])
+        for number, scene in enumerate(gains.scenes)
+    ]

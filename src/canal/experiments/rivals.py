@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from canal.adapters.patients import Patients
@@ -12,6 +12,7 @@ from canal.experiments.course import Course
 from canal.experiments.stage import Stage
 from canal.experiments.students import NetworksCell, scored
 from canal.models import checkpoint
+from canal.plain import later
 from canal.rivals import dpsgd, pupil, votes
 from canal.rivals.dpsgd import PrivateSettings
 
@@ -55,27 +56,35 @@ class UnionCell(PrivateCell):
 
 @dataclass(frozen=True)
 class PrivateTeachersCell(PrivateCell):
-    """A network a site; their ensemble, and a student of it."""
+    """A network a site; their ensemble, and a student of it.
+
+    Args:
+        distilled: whether there is a student.
+    """
 
     kind = "private-teachers"
+
+    distilled: bool = field(default=True, metadata=later())
 
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train them all, and measure on the test part."""
         stage = self.scene.on(places, report)
         teachers = [_private(stage, (site,), self.settings, report) for site in stage.sites]
-        student = pupil.train(
-            *(places.runs / self.slug / "student", stage.init),
-            *(stage.part("recipient"), stage.training),
-            opinion(teachers),
-            {"teachers": asdict(self.settings)},
-            report=stage.told("student"),
-        )
         test = stage.part("test")
-        return {
+        found = {
             "teachers": [scored([each], test) for each in teachers],
             "ensemble": scored(teachers, test),
-            "student": scored([student], test),
         }
+        if self.distilled:
+            student = pupil.train(
+                *(places.runs / self.slug / "student", stage.init),
+                *(stage.part("recipient"), stage.training),
+                opinion(teachers),
+                {"teachers": asdict(self.settings)},
+                report=stage.told("student"),
+            )
+            found["student"] = scored([student], test)
+        return found
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """What a site runs: the shared initialisation, and a teacher made from it.
 
 `initialise` makes the weights that all teachers start from, random from a public seed or trained on
-the recipient's own, non-private images; `train` makes a teacher of them.
+the recipient's own, non-private images; `go_on` trains them further, on other images or in another
+way; `train` makes a teacher of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +70,33 @@ def initialise(
     return description
 
 
+def go_on(
+    folder: Path,
+    init: Path,
+    arrays: Arrays,
+    settings: TrainingSettings | None = None,
+    *,
+    report: Report = lambda progress: None,
+) -> Checkpoint:
+    """Train a shared initialisation further; what comes of it is another one, and public too.
+
+    Args:
+        folder: of the run.
+        init: folder of the initialisation before.
+        arrays: non-private images.
+        settings: of the training.
+        report: of progress.
+    """
+
+    def describe(network: nn.Module, start: Checkpoint) -> Checkpoint:
+        notes = {**start.notes, "trained": True}
+        return replace(
+            start, initialisation=weights_digest(network), data=arrays.digest, notes=notes
+        )
+
+    return _train("after", folder, init, arrays, settings, describe, report)
+
+
 def train(
     folder: Path | str,
     init: Path | str,
@@ -87,28 +116,51 @@ def train(
         name: of the site.
         report: of progress.
     """
-    folder, init = Path(folder), Path(init)
+
+    def describe(_: nn.Module, start: Checkpoint) -> Checkpoint:
+        notes = {
+            "role": "teacher",
+            "site": name,
+            "images": len(arrays.ids),
+            "trained_initialisation": bool(start.notes.get("trained", True)),
+        }
+        return replace(start, data=arrays.digest, notes=notes)
+
+    return _train("init", Path(folder), Path(init), arrays, settings, describe, report)
+
+
+def _train(
+    origin: str,
+    folder: Path,
+    init: Path,
+    arrays: Arrays,
+    settings: TrainingSettings | None,
+    describe: Callable[[nn.Module, Checkpoint], Checkpoint],
+    report: Report,
+) -> Checkpoint:
+    """Train a network from a shared initialisation, unless the folder has it already.
+
+    Args:
+        origin: what the initialisation is to it; a folder of one kind is not taken for the other.
+        folder: of the run.
+        init: folder of the initialisation.
+        arrays: images to train on.
+        settings: of the training.
+        describe: the network that came of it, from what it started from.
+        report: of progress.
+    """
     settings = TrainingSettings() if settings is None else settings
     start = checkpoint.describe(init)
     architecture = UNetArchitecture.from_json(start.architecture)
     check_fit(architecture, start.size, arrays, str(init))
-    run, claim = RunFolder(folder), {"init": start.initialisation, **provenance(arrays, settings)}
+    run, claim = RunFolder(folder), {origin: start.initialisation, **provenance(arrays, settings)}
     if run.is_finished:
         run.claim(claim)
         return checkpoint.describe(folder)
     network, start = load_initialisation(init)
     run.claim(claim)
     run.train(network, arrays, settings, report)
-    description = replace(
-        start,
-        data=arrays.digest,
-        notes={
-            "role": "teacher",
-            "site": name,
-            "images": len(arrays.ids),
-            "trained_initialisation": bool(start.notes.get("trained", True)),
-        },
-    )
+    description = describe(network, start)
     run.finish(network, description)
     return description
 
