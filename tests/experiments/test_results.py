@@ -19,6 +19,17 @@ def test_table_1_is_there():
     assert "table1" in THERE
 
 
+def test_every_result_is_of_an_experiment(tmp_path):
+    """What no page reads is deleted, and does not lie about."""
+    nowhere = Places(ROOT, ROOT, tmp_path)
+    known = {
+        cell.slug for each in EXPERIMENTS.values() for cell in missing(each.cells(CPU), nowhere)
+    }
+    found = {path.stem for path in PLACES.results.glob("*.json")} - {"data"}
+    assert found
+    assert found <= known
+
+
 @pytest.mark.parametrize("name", THERE)
 def test_the_page_is_what_the_cells_say(name):
     page = (ROOT / EXPERIMENTS[name].document).read_text()
