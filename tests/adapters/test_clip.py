@@ -181,9 +181,9 @@ def test_a_gradient_by_hand():
     assert found == pytest.approx([0.3, 0.4, 1.0], abs=1e-4)
     two = Clip(np.array([2.0, 2.0, 0.125]), one.blocks, one.bounds, 5.0)
     assert clip_in_units(two, gradient, lattice) == pytest.approx([0.6, 0.8, 0.5], abs=1e-4)
-    # What a unit is worth: as a gradient, C / a; as a step, a C in units of the whole clip.
+    # What a unit is worth: as a gradient, C / a; as a step, the same over the whole clip.
     assert two.unit.tolist() == [5.0, 5.0, 16.0]
-    assert two.direction.tolist() == [4.0, 4.0, 0.05]
+    assert two.direction.tolist() == [1.0, 1.0, 3.2]
 
 
 def clip_in_units(clip, gradient, lattice):

@@ -102,14 +102,17 @@ def test_an_ellipsoid_never_harms_more_than_flat_noise(energy, curvature, sizes)
 
 
 def test_channels_by_hand():
-    """Bounds are the roots of v; weights, what noise in units of the bound harms."""
+    """Bounds are medians in every channel; weights, what noise in units of the bound harms."""
     public = measure(ROWS, CHANNELS, "channels")
-    assert public.bounds == pytest.approx(np.sqrt(ENERGY))
-    assert public.weights == pytest.approx(SIZES * ENERGY)
+    middle = np.array([5.0 / 2, 14.0 / 2, (math.sqrt(8) + 1) / 2])
+    assert public.bounds == pytest.approx(middle)
+    assert public.weights == pytest.approx(SIZES * middle**2)
     assert public.length == pytest.approx(sum(NORMS) / 2)
     assert public.blocks == 3
     bent = measure(ROWS, CHANNELS, "channels", curvature=curved(np.array([8.0, 2.0, 18.0])))
-    assert bent.weights == pytest.approx(np.array([8.0, 2.0, 18.0]) * ENERGY)
+    assert bent.weights == pytest.approx(np.array([8.0, 2.0, 18.0]) * middle**2)
+    longest = measure(ROWS, CHANNELS, "channels", quantile=1.0)
+    assert longest.bounds == pytest.approx([5.0, 8.0, math.sqrt(8)])
 
 
 @given(numbers, numbers)

@@ -92,6 +92,10 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
     assert after["architecture"] == about["architecture"]
     assert after["initialisation"][:12] in told
     assert after["initialisation"] != about["initialisation"]
+    again = (*again, "--after", "init", "--out", "wider", "--base-channels", "24")
+    told = call(home, "init", *again, code=2)
+    assert "base_channels = 24, but init has 8; --after keeps the network" in told
+    assert not (home / "wider").exists()
 
 
 @pytest.mark.slow  # without the command, the quick suite kills one too

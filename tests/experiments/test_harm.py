@@ -1,39 +1,67 @@
-"""The harm that theory leaves is the harm of the noise that plans really draw."""
-
-from dataclasses import replace
+"""What is left of the harm of noise, in theory and of the noise that plans really draw."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from canal.adapters.plan import AdapterPlan
-from canal.experiments.harm import left
+from canal.adapters.public import measure
+from canal.experiments.harm import ALLOCATIONS, harm, left, theory
 
-PLAN = AdapterPlan(8.0, 100, 60, sites=3, rounds=5)
-SIX = arrays(np.float64, 6, elements=st.floats(1e-2, 1e2))
+SIX = arrays(np.float64, 6, elements=st.floats(0.5, 20))
+CHANNELS = np.repeat(np.arange(6), 3)
+
+
+def look(curvature, energy, lengths=(1.0,) * 8):
+    """Gradients that have the same share of their energy in every channel, of these lengths."""
+    rng = np.random.default_rng(0)
+
+    def rows(each):
+        signs = rng.choice([-1.0, 1.0], size=(len(lengths), len(CHANNELS)))
+        return torch.from_numpy(signs * np.sqrt(each / 3)[CHANNELS])
+
+    gradients, bent = rows(energy) * torch.tensor(lengths)[:, None], rows(curvature)
+    return {each: measure(gradients, CHANNELS, each, curvature=bent) for each in ALLOCATIONS}
 
 
 @given(SIX, SIX)
-def test_channels_leave_what_is_said(harm, energy):
-    """A bound of the root of its energy for every channel; flat, one of the root of all of it."""
-    flat = PLAN.calibrate()
-    channels = replace(PLAN, allocation="channels", blocks=6).calibrate(harm * energy)
-    ours = (harm * energy * channels.sigma**2).sum()
-    theirs = harm.sum() * energy.sum() * flat.sigma[0] ** 2
-    assert ours / theirs == pytest.approx(left(harm, energy), rel=1e-3)
+def test_where_gradients_are_alike_plans_leave_what_theory_says(curvature, energy):
+    found = left(look(curvature, energy))
+    assert found["theory"] == pytest.approx(theory(curvature, energy))
+    assert found["ellipsoid"] == pytest.approx(found["theory"], rel=1e-3)
+    assert found["channels"] == pytest.approx(found["theory"], rel=1e-3)
 
 
-@given(SIX, SIX)
-def test_ellipsoid_leaves_what_is_said(harm, energy):
-    """Scaled back, even noise is as loud as the mean energy behind the scales asks."""
-    scales = (harm / energy) ** 0.25
-    ours = (harm / scales**2).sum() * (scales**2 * energy).sum()
-    assert ours / (harm.sum() * energy.sum()) == pytest.approx(left(harm, energy))
+def test_a_few_long_gradients_change_nothing():
+    """All clips are medians."""
+    curvature, energy = np.array([4.0, 1, 1, 9, 1, 1]), np.array([1.0, 2, 3, 1, 2, 3])
+    found, long = (left(look(curvature, energy, (1.0,) * 7 + (last,))) for last in (1.0, 5.0))
+    assert long == pytest.approx(found, rel=1e-2)
 
 
-def test_nothing_is_gained_where_harm_is_energy():
+def test_gradients_that_differ_in_where_they_are_make_channels_cheaper():
+    """Bounds by channel hold half of each channel's, and no more than one of them at a time."""
+    rows = torch.eye(6, dtype=torch.float64).repeat(2, 1) + 0.1
+    looked = {each: measure(rows, np.arange(6), each, curvature=rows) for each in ALLOCATIONS}
+    found = left(looked)
+    assert found["channels"] == pytest.approx(6 * 0.01 / (1.21 + 5 * 0.01), rel=1e-3)
+    assert found["ellipsoid"] == pytest.approx(found["theory"]) == pytest.approx(1)
+
+
+def test_nothing_is_gained_where_curvature_is_energy():
     energy = np.array([1.0, 20.0, 0.3])
-    assert left(7 * energy, energy) == pytest.approx(1)
-    assert left(1 / energy, energy) < 0.6
+    assert theory(7 * energy, energy) == pytest.approx(1)
+    assert theory(1 / energy, energy) < 0.6
+
+
+def test_a_round_scales_back_what_it_publishes():
+    """Noise falls on weights as it is counted here: less of it where the scale is large."""
+    curvature, energy = np.array([4.0, 1, 1, 9, 1, 1]), np.array([1.0, 2, 3, 1, 2, 3])
+    public = look(curvature, energy)["ellipsoid"]
+    assert np.ptp(public.scales) > 0.1
+    units = public.bounding.direction * public.length
+    assert units == pytest.approx((public.bounds / public.scales)[CHANNELS])
+    one = harm(public, "ellipsoid", np.eye(6)[0]), harm(public, "ellipsoid", np.eye(6)[1])
+    assert one[0] / one[1] == pytest.approx((public.scales[1] / public.scales[0]) ** 2)

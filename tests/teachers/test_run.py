@@ -1,6 +1,7 @@
 """Run folders: what they hold, whose weights a teacher started from, and what they refuse."""
 
 import json
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -90,9 +91,9 @@ def test_an_initialisation_that_is_trained_further_is_another_one(init, tmp_path
     network, about = load_initialisation(tmp_path / "next")
     assert about == made
     assert about.initialisation == weights_digest(network)
-    assert about.initialisation != checkpoint.describe(init).initialisation
     assert about.data == arrays.digest
-    assert about.notes == {"role": "initialisation", "seed": 4, "trained": True}
+    before = checkpoint.describe(init).initialisation
+    assert about.notes == {"role": "initialisation", "seed": 4, "trained": True, "after": before}
     assert [progress.step for progress in told] == [2, 4]
     # It starts where the other ended: a teacher of the same images has the same weights.
     train(tmp_path / "teacher", init, arrays, SHORT)
@@ -109,6 +110,34 @@ def test_a_teacher_is_not_taken_for_an_initialisation_or_trained_further(
         go_on(tmp_path / "teacher", init, arrays, SHORT)
     with pytest.raises(CheckpointError, match="is no initialisation; give the one"):
         go_on(tmp_path / "next", tmp_path / "teacher", arrays, SHORT)
+    go_on(tmp_path / "next", init, arrays, SHORT)
+    with pytest.raises(CheckpointError, match="is no initialisation; give the one"):
+        go_on(tmp_path / "next", tmp_path / "teacher", arrays, SHORT)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_teachers_folder_is_never_made_an_initialisation(
+    whole, told, init, tmp_path, make_arrays
+):
+    """Nor is one that does not say what it is: its state may be of private images."""
+    arrays, folder = make_arrays(6), tmp_path / "teacher"
+
+    def stop(progress):
+        if not whole:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        train(folder, init, arrays, SHORT, report=stop)
+    assert ("checkpoint.json" in names(folder)) == whole
+    if not told:
+        (folder / "settings.json").unlink()
+    for start in (init, folder) if whole else (init,):
+        with pytest.raises(CheckpointError):
+            go_on(folder, start, arrays, SHORT)
+    with pytest.raises(CheckpointError, match="other settings" if told else "may be private"):
+        initialise(folder, SMALL, seed=4, size=SIZE, arrays=arrays, settings=SHORT)
+    assert ("settings.json" in names(folder)) == told
 
 
 def test_an_interrupted_teacher_goes_on(init, tmp_path, make_arrays):

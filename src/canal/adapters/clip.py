@@ -74,8 +74,8 @@ class Clip:
 
     @property
     def direction(self) -> NDArray[np.float64]:
-        """What one unit of a sum is worth as a step, in units of C."""
-        return self.bounds[self.blocks] / self.length * self.scale
+        """The same in units of C: what it is worth as a step."""
+        return self.unit / self.length
 
     def apply(self, gradients: Tensor, lattice: Lattice) -> Tensor:
         """What each patient adds to the sum, `[P, d]` integers; private.

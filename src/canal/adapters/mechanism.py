@@ -3,7 +3,7 @@ r"""The mechanism of one round: clipped gradients summed as integers, integer no
 $$\tilde s_t = \sum_{\text{patients}} \mathrm{clip}(g_p) + \eta_t, \qquad
 \eta_{t,b} \sim \mathcal N(0, \sigma_b^2),$$
 in units of the bounds, on a lattice. The direction that readers take from it is
-$a\,(C_b/C)\,\tilde s_t / N$: a step of gradient descent on $\theta/a$, in units of the clip.
+$(C_b/C)\,\tilde s_t / (a N)$: scaled back, a step of gradient descent in units of the clip.
 """
 
 from __future__ import annotations

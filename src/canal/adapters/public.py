@@ -13,8 +13,8 @@ Cauchy-Schwarz the harm is that of flat noise times
 $(\sum_c \sqrt{s_c v_c})^2 / (\sum_c s_c \sum_c v_c) \le 1$: none is gained where
 $s_c \propto v_c$, as with the Fisher information of the same gradients.
 
-*Channels*: every channel is clipped to its own bound $C_c$, the root of its $v_c$, and noise is
-water-filled with the weights $s_c C_c^2$, as in the paper.
+*Channels*: every channel is clipped to its own bound $C_c$, the same quantile of the norms there,
+and noise is water-filled with the weights $s_c C_c^2$, as in the paper.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def measure(
         allocation: of the plan.
         curvature: of the same shape, rows whose squares are on average what noise in a coordinate
             harms (`canal.adapters.curvature`); all count alike where not given.
-        quantile: of the images' norms, at which gradients are clipped.
+        quantile: of the images' norms, or of those of every channel: where they are clipped.
         basis: that they were taken in.
     """
     import torch
@@ -160,7 +160,8 @@ def measure(
             "initialisation, or name other parameters"
         )
     # Never nothing: a patient may move what no public image moved.
-    found = np.maximum(found, _FLOOR * found.sum() * sizes / sizes.sum())
+    least = _FLOOR * found.sum() * sizes / sizes.sum()
+    found = np.maximum(found, least)
     harm = sizes if curvature is None else energy(curvature)
     harm = np.maximum(harm, _FLOOR * harm.sum() * sizes / sizes.sum())
     scales = np.ones(count)
@@ -171,7 +172,10 @@ def measure(
     rescaled = gradients.double() * torch.from_numpy(scales[channels])
     length = float(rescaled.norm(dim=1).quantile(quantile))
     if allocation == "channels":
-        bounds = np.sqrt(found)
+        norms = torch.zeros(len(gradients), count, dtype=torch.float64)
+        norms.index_add_(1, torch.from_numpy(channels), gradients.double().square())
+        middle = norms.sqrt().quantile(quantile, dim=0).numpy()
+        bounds = np.maximum(middle, np.sqrt(least))
         return Public(channels, scales, bounds, harm * bounds**2, length, basis)
     return Public(channels, scales, np.array([length]), np.ones(1), length, basis)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from canal.cli.flags import with_settings
 from canal.cli.network import load_part, measure, refuse_cohorts
-from canal.teachers.settings import Settings
+from canal.teachers.settings import ModelSettings, Settings
 
 teacher_app = typer.Typer(no_args_is_help=True, help="Train a teacher at a site, and measure it.")
 _Data = Annotated[Path, typer.Option(help="The folder of the data set.")]
@@ -35,15 +36,18 @@ def init(
 ) -> None:
     """Make the weights that all teachers start from: public random, or trained on public images."""
     from canal.cli.progress import training
-    from canal.errors import InvalidValueError
     from canal.models.unet import UNetArchitecture
     from canal.teachers.run import go_on, initialise
 
     if split is not None:
         refuse_cohorts(split, part)
+    if after is not None:
+        _refuse(after, data, settings.model)
     arrays = None if data is None else load_part(data, split, part, settings.data)
     with training("initialisation", settings.training.steps) as report:
-        if after is None:
+        if after is not None and arrays is not None:
+            made = go_on(out, after, arrays, settings.training, report=report)
+        else:
             dims = dims if arrays is None else arrays.images.ndim - 2
             channels = (settings.data.channels or 3) if arrays is None else arrays.images.shape[1]
             made = initialise(
@@ -60,11 +64,23 @@ def init(
                 settings=settings.training,
                 report=report,
             )
-        elif arrays is None:
-            raise InvalidValueError("--after goes on training; give the images to train on: --data")
-        else:
-            made = go_on(out, after, arrays, settings.training, report=report)
     typer.echo(f"{out}: initialisation {made.initialisation[:12]}, tap {made.tap}")
+
+
+def _refuse(after: Path, data: Path | None, model: ModelSettings) -> None:
+    """Refuse to go on without images, or with a network of another kind than there is."""
+    from canal.errors import InvalidValueError
+    from canal.models import checkpoint
+
+    if data is None:
+        raise InvalidValueError("--after goes on training; give the images to train on: --data")
+    there = checkpoint.describe(after).architecture
+    for name, default in asdict(ModelSettings()).items():
+        asked = getattr(model, name)
+        if asked not in (default, there[name]):
+            raise InvalidValueError(
+                f"{name} = {asked!r}, but {after} has {there[name]!r}; --after keeps the network"
+            )
 
 
 @teacher_app.command()

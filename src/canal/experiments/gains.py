@@ -113,7 +113,9 @@ CHANGES = {
     "images as they are": Change((("views", 0),)),
     "three views of every image": Change((("views", 3),)),
     "half of the initialisation's training": Change(start=0.5),
-    "half of it, images only flipped and turned": Change(start=0.5, deform=0.0, settle=0.0),
+    "half of it, images only flipped and turned, not settled": Change(
+        start=0.5, deform=0.0, settle=0.0
+    ),
     "an initialisation that did not settle": Change(settle=0.0),
     "fine-tuned on the recipient's images": Change(tuned=200),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
@@ -123,6 +125,7 @@ STEPS = (0.001, 0.004, 0.02, 0.1, 0.5)
 ALONE = STEPS[:3]
 PARTS = ("ensemble", "student")
 _CONSENSUS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
+_HARM = ("harm of noise left", "in theory", "ellipsoid", "channels")
 # What is taught where noise could be allocated over channels, by label.
 _ALLOCATED = {"norms and head": FEW, "all weights": Adapter.parts}
 
@@ -212,8 +215,15 @@ class Gains:
         return [ConsensusCell(scene) for pair in pairs for scene in pair]
 
     def harm(self) -> list[HarmCell]:
-        """What allocation over channels leaves of the harm of noise, in theory."""
-        return [HarmCell(scene, parts) for scene in self.scenes for parts in _ALLOCATED.values()]
+        """What allocation over channels leaves of the harm of noise."""
+        return [cell for cells in self.allocated().values() for cell in cells]
+
+    def allocated(self) -> dict[str, list[HarmCell]]:
+        """The same, by what is taught; one cell a hospital."""
+        return {
+            label: [HarmCell(scene, parts) for scene in self.scenes]
+            for label, parts in _ALLOCATED.items()
+        }
 
 
 def _flipped_only(scene: Course) -> Course:
@@ -248,7 +258,7 @@ def page(preset: Preset, places: Places) -> str:
             table(["", *heads], [*controls, *_rows(data, gains)]),
             table(["DP-SGD", *heads], _steps(gains, places)),
             table(_CONSENSUS, _consensus(gains, places)),
-            table(["harm of noise left, in theory", *_ALLOCATED], _harm(gains, places)),
+            table(_HARM, _harm(gains, places)),
         )
     )
 
@@ -286,7 +296,7 @@ def _consensus(gains: Gains, places: Places) -> Sequence[str]:
     lines = []
     for cell in gains.consensus():
         found, scene = cell.result(places), cell.scene
-        how = "deformed" if scene.deform else "flipped and turned"
+        how = "deformed, then settled" if scene.settle else "flipped and turned"
         ratio = found["patients"] / found["recipient"]
         lines.append(
             row(
@@ -301,10 +311,11 @@ def _consensus(gains: Gains, places: Places) -> Sequence[str]:
 
 
 def _harm(gains: Gains, places: Places) -> Sequence[str]:
-    """One row a hospital: what is left where noise is allocated over channels."""
-    found = [f"{100 * each.result(places)['left']:.0f} %" for each in gains.harm()]
-    size = len(_ALLOCATED)
-    return [
-        row([scene.data_set, *found[size * number :][:size]])
-        for number, scene in enumerate(gains.scenes)
-    ]
+    """What is left where noise is allocated over channels, of that of flat noise."""
+    lines = []
+    for label, cells in gains.allocated().items():
+        for cell in cells:
+            found = cell.result(places)
+            shares = [f"{100 * found[name]:.0f} %" for name in ("theory", "ellipsoid", "channels")]
+            lines.append(row([f"{cell.scene.data_set}, {label}", *shares]))
+    return lines

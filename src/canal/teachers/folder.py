@@ -42,6 +42,11 @@ class RunFolder:
         path = self.path / SETTINGS
         content = (json.dumps(resolved, indent=1) + "\n").encode()
         if not path.is_file():
+            if self.is_finished or (self.path / STATE).is_file():
+                raise CheckpointError(
+                    f"{self.path} holds a network and does not say what it was trained on, which "
+                    "may be private; give another folder"
+                )
             replace_file(path, content)
         # What is there already is not written again: other processes may be reading it.
         elif path.read_bytes() != content:

@@ -89,7 +89,7 @@ def go_on(
     """
 
     def describe(network: nn.Module, start: Checkpoint) -> Checkpoint:
-        notes = {**start.notes, "trained": True}
+        notes = {**start.notes, "trained": True, "after": start.initialisation}
         return replace(
             start, initialisation=weights_digest(network), data=arrays.digest, notes=notes
         )
@@ -150,15 +150,13 @@ def _train(
         report: of progress.
     """
     settings = TrainingSettings() if settings is None else settings
-    start = checkpoint.describe(init)
+    network, start = load_initialisation(init)
     architecture = UNetArchitecture.from_json(start.architecture)
     check_fit(architecture, start.size, arrays, str(init))
-    run, claim = RunFolder(folder), {origin: start.initialisation, **provenance(arrays, settings)}
+    run = RunFolder(folder)
+    run.claim({origin: start.initialisation, **provenance(arrays, settings)})
     if run.is_finished:
-        run.claim(claim)
         return checkpoint.describe(folder)
-    network, start = load_initialisation(init)
-    run.claim(claim)
     run.train(network, arrays, settings, report)
     description = describe(network, start)
     run.finish(network, description)
