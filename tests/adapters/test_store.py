@@ -50,7 +50,7 @@ def test_replaying_a_release_passes_every_point_that_was_asked_at(watched, fresh
     # By hand from the published integers: direction, momentum, and the mean of the last two.
     public = release.public(coordinates.groups)
     step = float(release.manifest.mechanism["step"])
-    unit = public.bounds[0] / public.length * public.scales[public.channels]
+    unit = public.bounds[0] / public.scales[public.channels] / public.length
     here, velocity, points = asked[0].double().numpy(), 0.0, []
     for number in range(3):
         assert torch.equal(torch.from_numpy(here).float(), asked[number])
