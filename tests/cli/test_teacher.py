@@ -137,6 +137,7 @@ def test_settings_from_a_file_and_flags(home):
         ("data split data --out s.json --cohorts 500", "ask for fewer"),
         ("init --out x --size 33", "multiple of 16"),
         ("init --after init --out x", "give the images to train on: --data"),
+        ("init --after init --data data --public-seed 3 --out x", "--after keeps one"),
     ],
 )
 def test_clear_words(home, arguments, word):

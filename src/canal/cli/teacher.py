@@ -42,7 +42,7 @@ def init(
     if split is not None:
         refuse_cohorts(split, part)
     if after is not None:
-        _refuse(after, data, settings.model)
+        _refuse(after, data, settings.model, public_seed)
     arrays = None if data is None else load_part(data, split, part, settings.data)
     with training("initialisation", settings.training.steps) as report:
         if after is not None and arrays is not None:
@@ -67,13 +67,17 @@ def init(
     typer.echo(f"{out}: initialisation {made.initialisation[:12]}, tap {made.tap}")
 
 
-def _refuse(after: Path, data: Path | None, model: ModelSettings) -> None:
-    """Refuse to go on without images, or with a network of another kind than there is."""
+def _refuse(after: Path, data: Path | None, model: ModelSettings, seed: int) -> None:
+    """Refuse to go on without images, or with another network than there is."""
     from canal.errors import InvalidValueError
     from canal.models import checkpoint
 
     if data is None:
         raise InvalidValueError("--after goes on training; give the images to train on: --data")
+    if seed:
+        raise InvalidValueError(
+            "--public-seed draws a new network, and --after keeps one; give one"
+        )
     there = checkpoint.describe(after).architecture
     for name, default in asdict(ModelSettings()).items():
         asked = getattr(model, name)

@@ -258,7 +258,7 @@ def page(preset: Preset, places: Places) -> str:
             table(["", *heads], [*controls, *_rows(data, gains)]),
             table(["DP-SGD", *heads], _steps(gains, places)),
             table(_CONSENSUS, _consensus(gains, places)),
-            table(_HARM, _harm(gains, places)),
+            harm_table(gains, places),
         )
     )
 
@@ -310,12 +310,12 @@ def _consensus(gains: Gains, places: Places) -> Sequence[str]:
     return lines
 
 
-def _harm(gains: Gains, places: Places) -> Sequence[str]:
-    """What is left where noise is allocated over channels, of that of flat noise."""
+def harm_table(gains: Gains, places: Places) -> str:
+    """What is left where noise is allocated over channels, of the harm of flat noise."""
     lines = []
     for label, cells in gains.allocated().items():
         for cell in cells:
             found = cell.result(places)
             shares = [f"{100 * found[name]:.0f} %" for name in ("theory", "ellipsoid", "channels")]
             lines.append(row([f"{cell.scene.data_set}, {label}", *shares]))
-    return lines
+    return table(_HARM, lines)
