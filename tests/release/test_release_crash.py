@@ -1,8 +1,6 @@
 """A release under `kill -9`: the same bytes in the end, one charge, and nothing half-published."""
 
-import binascii
 import errno
-import hashlib
 import itertools
 import os
 import random
@@ -18,99 +16,23 @@ import pytest
 
 from canal.data.synthetic import write as write_synthetic
 from canal.privacy import Ledger
-from canal.release.aggregator import create
-from canal.release.options import Options
 from canal.release.verification import verify
+from release.place import (
+    SECRET,
+    SITES,
+    UNITS,
+    Place,
+    assert_finished,
+    assert_nothing_is_half_done,
+    keep_the_secret,
+)
 
 CANAL = Path(sys.executable).parent / "canal"
-SECRET = hashlib.sha256(b"thirty-two bytes, the same in every run").digest()
-SITES = ("north", "south", "west")
-UNITS = {"honest": "patient", "paper": "paper"}  # whose budget each preset needs
 PHASES = (
     *("open", "secret", "pay", "claim", "statistics"),
     *("shards", "manifest", "publish", "commit", "destroy"),
 )
 BEFORE_THE_CLAIM = ("before", "open", "secret", "pay")
-
-
-def holds(path, value):
-    """Whether a file has these bytes in it: raw, in base 64, or the first eight of them in hex."""
-    content = path.read_bytes()
-    base64 = binascii.b2a_base64(value, newline=False)[:40]
-    return value in content or base64 in content or value[:8].hex().encode() in content.lower()
-
-
-class Place:
-    """Where one release is made: `out`, the private folder beside it, and a ledger."""
-
-    def __init__(self, folder):
-        folder.mkdir()
-        self.out = folder / "release"
-        self.private = folder / "release.private"
-        self.secret = self.private / "secret"
-        self.ledger = Ledger(folder / "ledger.sqlite")
-
-    def give_secret(self):
-        """Put the secret where a run that was stopped would have left it."""
-        self.private.mkdir(mode=0o700, exist_ok=True)
-        self.secret.touch(mode=0o600)
-        self.secret.write_bytes(SECRET)
-
-    def files(self):
-        return {path.name: path.read_bytes() for path in self.out.iterdir()}
-
-    def charges(self, action="reserve"):
-        """How often each release was charged to each cohort under each unit, or finished there."""
-        rows = [row for row in self.ledger.verify() if row.action == action]
-        return Counter((row.key, row.cohort, row.unit, row.rho, row.draws) for row in rows)
-
-    def paid(self):
-        """Keys of the releases that were charged."""
-        return {key for key, *_ in self.charges()}
-
-
-def assert_nothing_is_half_done(place, reference):
-    """After a kill: published whole or not at all; the secret safe, and never paid for and lost."""
-    published = place.out.exists()
-    if published:
-        assert place.files() == reference
-        assert not [check for check in verify(place.out) if check.passed is False]
-    for kept in place.private.glob("*secret*"):
-        assert kept.stat().st_mode & 0o777 == 0o600
-    if place.private.exists():
-        assert place.private.stat().st_mode & 0o777 == 0o700
-    if place.paid() and not published:
-        assert place.secret.read_bytes() == SECRET
-    if place.charges("commit"):
-        assert published
-
-
-def assert_charged_once(place):
-    """One release; one reserve and one commit for each cohort in each unit that it costs."""
-    assert len(place.paid()) == 1
-    assert {cohort for _, cohort, *_ in place.charges()} >= set(SITES)
-    assert set(place.charges().values()) == {1}
-    assert place.charges("commit") == place.charges()
-
-
-def assert_finished(place, reference):
-    """The bytes of a run that nobody disturbed, one charge, and no secret anywhere."""
-    assert place.files() == reference
-    assert_charged_once(place)
-    assert all(check.passed for check in verify(place.out, place.ledger))
-    assert not place.secret.exists()
-    left = [*place.out.iterdir(), *place.private.rglob("*")]
-    assert not {"release", "statistics.json"} & {path.name for path in left}
-    assert not [path for path in left if path.suffix == ".part"]
-    assert not [path for path in left if path.is_file() and holds(path, SECRET)]
-
-
-def keep_the_secret(place):
-    """Where a run was stopped before it kept its secret, nothing depends on it: give it ours."""
-    if not place.paid() and not place.secret.exists():
-        for unkept in place.private.glob(".secret-*"):
-            unkept.unlink()
-        place.give_secret()
 
 
 @pytest.fixture
@@ -329,44 +251,6 @@ def test_killed_while_the_ledger_is_started(tmp_path):
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_budget("north", "patient", epsilon=8.0, delta=1e-5)
     assert len(ledger.rows()) == 1
-
-
-def test_the_secret_is_kept_for_its_owner_and_then_destroyed(
-    ensemble, queries, make_plan, ledger, tmp_path
-):
-    """Mode 0600 while images pass through the networks; afterwards gone, and nowhere written."""
-    kept = tmp_path / "release.private" / "secret"
-    seen = []
-
-    def look(count):
-        seen.append((kept.read_bytes(), kept.stat().st_mode & 0o777))
-
-    options = Options(progress=look)
-    create(tmp_path / "release", ensemble, queries, make_plan(), ledger=ledger, options=options)
-    ((secret, mode),) = set(seen)
-    assert (len(secret), any(secret), mode) == (32, True, 0o600)
-    assert not kept.exists()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and holds(path, secret)]
-
-
-@pytest.mark.parametrize("preset", UNITS)
-def test_the_folder_holds_no_digest_of_what_is_private(
-    preset, ensemble, queries, make_plan, make_ledger, checkpoints, tmp_path
-):
-    """Training can be repeated to the bit, so a digest would tell who was in a cohort."""
-    ledger, out = make_ledger(UNITS[preset]), tmp_path / "release"
-    create(out, ensemble, queries, make_plan(preset), ledger=ledger)
-    files = [folder / "weights.safetensors" for folder in checkpoints.teachers]
-    private = {
-        *(bytes.fromhex(teacher.digest) for teacher in ensemble.teachers),
-        *(bytes.fromhex(content) for content in queries.contents),
-        *(hashlib.sha256(file.read_bytes()).digest() for file in files),
-    }
-    claim = tmp_path / "release.private" / "claim.json"
-    assert sum(holds(claim, digest) for digest in private) == 3 + 40  # so this search finds them
-    published = list(out.iterdir())
-    assert len(published) == 3
-    assert not [digest.hex() for digest in private for path in published if holds(path, digest)]
 
 
 @pytest.mark.slow  # a process that is killed at every step is in the quick suite

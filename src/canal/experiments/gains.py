@@ -103,7 +103,6 @@ CHANGES = {
     "directions as they are, p = 0": Change(update=(("power", 0.0),)),
     "all directions alike, p = 1": Change(update=(("power", 1.0),)),
     "no basis, all weights": Change(_EVERY),
-    "the same, all weights, ellipsoid": Change((*_EVERY, ("allocation", "ellipsoid"))),
     "norms and head alone": Change(_FEW),
     "the same, ellipsoid": Change((*_FEW, ("allocation", "ellipsoid"))),
     "the same, channels": Change((*_FEW, ("allocation", "channels"))),
