@@ -98,3 +98,22 @@ def test_who_must_be_trusted():
 def test_noise_of_unknown_origin_is_refused(name):
     with pytest.raises(ReleaseError, match="is not ours"):
         facts_of(PLAN.calibrate(), noise(PLAN) | {name: "dice"}, COHORTS)
+
+
+@pytest.mark.parametrize(
+    ("allocation", "directions", "says"),
+    [
+        ("flat", 0, "is clipped as a whole, so that a patient moves a sum by at most 1 "),
+        ("ellipsoid", 0, "rescaled channel by channel by public numbers and clipped as a whole"),
+        ("ellipsoid", 20, "rescaled direction by direction by public numbers"),
+        ("channels", 0, "clipped channel by channel to public bounds, so that a patient moves "),
+        ("channels", 0, "moves every channel of a sum by at most 1 "),
+        ("channels", 20, "clipped direction by direction"),
+        ("channels", 20, "moves every direction of a sum by at most 1 "),
+    ],
+)
+def test_how_far_a_patient_moves_what(allocation, directions, says):
+    blocks = 20 if allocation == "channels" else 1
+    plan = replace(PLAN, allocation=allocation, directions=directions, blocks=blocks)
+    weights = np.ones(blocks) if blocks > 1 else None
+    assert says in stated(plan, weights)["mechanism"][0]

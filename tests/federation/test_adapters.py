@@ -8,7 +8,8 @@ from PIL import Image
 
 from canal.adapters.store import AdapterRelease
 from canal.adapters.verification import verify
-from canal.errors import FederationError
+from canal.errors import FederationError, InvalidValueError
+from canal.federation import lessons
 from canal.federation.aggregate import run
 from canal.federation.message import Message
 from federation.local import teach_alone
@@ -99,6 +100,21 @@ def test_a_private_release_charges_every_site_once(make, order, trust):
     before = files(made.path)
     assert files(run(asked, hospitals.transport).path) == before
     assert all(len(hospitals.charges(name)) == 1 for name in SITES)
+
+
+def test_a_machine_that_mixes_patients_is_found_before_anybody_pays(make, order, monkeypatch):
+    """In batches as large as the site's own; the aggregator is told why."""
+    hospitals, shapes = make(trust=["secure-sum"], chunk=5), []
+
+    def mixes(gradients, images, masks):
+        shapes.append(len(images))
+        raise InvalidValueError("the kernels of this machine mix; take a chunk of 1")
+
+    monkeypatch.setattr(lessons, "check_rows", mixes)
+    with pytest.raises(FederationError, match="take a chunk of 1"):
+        run(order(), hospitals.transport)
+    assert set(shapes) == {5}
+    assert not any(hospitals.charges(name) for name in SITES)
 
 
 class Faulty:

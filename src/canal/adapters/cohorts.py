@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.adapters.basis import Basis
-from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.gradients import Gradients, check_rows, made_up
 from canal.adapters.patients import Patients
 from canal.errors import ReleaseError
 
@@ -126,7 +126,7 @@ class LocalCohorts:
                 )
         # Kernels are chosen by the shape of a batch; some of them are even, others are not.
         for shape in {(site.chunk, *site.arrays.images.shape[1:]) for site in self.sites}:
-            check_rows(self.gradients(basis), *_made_up(shape))
+            check_rows(self.gradients(basis), *made_up(shape))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -209,12 +209,3 @@ def contribute(
     if own is None:
         return mechanism.bounded(total)
     return mechanism.share(total, own.of_round(number, published))
-
-
-def _made_up(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Images that show nothing, and masks of it, from a public seed."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(shape, generator=generator) * 2 - 1
-    return images, (images[:, :1] > 0).float()

@@ -216,6 +216,15 @@ def check_rows(gradients: Gradients, images: Tensor, masks: Tensor) -> None:
         )
 
 
+def made_up(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images that show nothing, and masks of it, as `check_rows` may see them."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(shape, generator=generator) * 2 - 1
+    return images, (images[:, :1] > 0).float()
+
+
 _Rule = Callable[["nn.Module", str, "Tensor", "Tensor", "Factors | None"], "Tensor"]
 
 

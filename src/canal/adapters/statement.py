@@ -127,14 +127,18 @@ def _trust(plan: AdapterPlan, facts: Facts) -> list[str]:
     return central("every site's sum of clipped gradients", facts)
 
 
-_CLIPPED = {
-    "flat": "each patient's gradient, the mean over all of their images, is clipped as a whole",
-    "ellipsoid": "each patient's gradient, the mean over all of their images, is rescaled channel "
-    "by channel by public numbers and clipped as a whole",
-    "channels": "each patient's gradient, the mean over all of their images, is clipped channel by "
-    "channel to public bounds",
-    "none": "each patient's gradient, the mean over all of their images, is clipped as a whole",
-}
+def _clipped(plan: AdapterPlan) -> str:
+    """What is done to a patient's gradient, and how far it moves a sum then."""
+    block = "direction" if plan.directions else "channel"
+    how = {
+        "ellipsoid": f"rescaled {block} by {block} by public numbers and clipped as a whole",
+        "channels": f"clipped {block} by {block} to public bounds",
+    }.get(plan.allocation, "clipped as a whole")
+    what = f"every {block} of a sum" if plan.allocation == "channels" else "a sum"
+    return (
+        f"each patient's gradient, the mean over all of their images, is {how}, so that a patient "
+        f"moves {what} by at most 1 (added or removed) or 2 (replaced), in units of the bound"
+    )
 
 
 def _mechanism(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
@@ -148,9 +152,7 @@ def _mechanism(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
     )
     first = (
         f"{plan.rounds} sums over patients of gradients for {plan.parameters} parameters"
-        f"{_in_directions(plan)}: "
-        f"{_CLIPPED[plan.allocation]}, so that a patient moves a sum by at most 1 (added or "
-        "removed) or 2 (replaced), in units of the bound."
+        f"{_in_directions(plan)}: {_clipped(plan)}."
     )
     if plan.allocation == "none":
         return [first, number, "No noise was added."]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from canal.adapters.basis import Basis
 from canal.adapters.charges import charges
-from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.gradients import Gradients, check_rows, made_up
 from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
 from canal.adapters.patients import CHUNK
 from canal.adapters.plan import CalibratedAdapterPlan
@@ -48,10 +48,13 @@ class Lessons:
         terms: that it agreed to.
         journal: of the session.
         init: gives the folder of the initialisation that the terms name.
+        chunk: images a pass.
     """
 
-    def __init__(self, terms: Terms, journal: Journal, init: Callable[[], Path]) -> None:
-        self.terms, self.journal, self._init = terms, journal, init
+    def __init__(
+        self, terms: Terms, journal: Journal, init: Callable[[], Path], chunk: int = CHUNK
+    ) -> None:
+        self.terms, self.journal, self._init, self._chunk = terms, journal, init, chunk
         self._start: Tensor | None = None
         self._course: Trajectory | None = None
         self._published = hashlib.sha256()
@@ -70,15 +73,14 @@ class Lessons:
 
     @cached_property
     def gradients(self) -> Gradients:
-        """Of the adapter, once this machine was seen to keep images apart."""
-        import torch
-
+        """Of the adapter, once this machine was seen to keep images apart; refused otherwise."""
         made = Gradients(self._network, self.coordinates.names, basis=self.mechanism.basis)
         start = checkpoint.describe(self._init())
-        channels, size = int(start.architecture["in_channels"]), start.size
-        # Noise is as good as an image here, and public.
-        noise = torch.rand(CHUNK, channels, *size, generator=torch.Generator().manual_seed(0))
-        check_rows(made, 2 * noise - 1, (noise[:, :1] > 0.5).float())
+        shape = self._chunk, int(start.architecture["in_channels"]), *start.size
+        try:
+            check_rows(made, *made_up(shape))
+        except InvalidValueError as error:
+            raise RefusalError(str(error)) from error
         return made
 
     @cached_property

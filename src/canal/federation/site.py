@@ -132,7 +132,10 @@ class Site:
         """Say whether this site would agree; nothing is charged."""
         journal = self._journal(message)
         with journal.open():
-            Payment(self.settings, self._check(message, journal)).check()
+            asked = self._check(message, journal)
+            Payment(self.settings, asked).check()
+            if isinstance(asked, Lessons):
+                asked.gradients  # noqa: B018  # what a machine cannot do is found before it costs
         return _yes()
 
     def _agree(self, message: Message, _: bytes) -> bytes:
@@ -176,7 +179,9 @@ class Site:
         if terms.kind == FEATURES:
             return Asked(terms, journal, self._shape)
         name = terms.adapters.initialisation
-        return Lessons(terms, journal, lambda: self.cohort.initialisation(name))
+        return Lessons(
+            terms, journal, lambda: self.cohort.initialisation(name), self.settings.chunk
+        )
 
     def _check_teacher(self, agreement: Agreement) -> None:
         ensemble, plan = self.cohort.ensemble, agreement.plan
