@@ -2,6 +2,7 @@
 
 import json
 import math
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -183,3 +184,22 @@ def test_the_clip_of_a_plan():
         public.clip(plan)
     with pytest.raises(InvalidValueError, match="7 numbers in 3 blocks"):
         public.clip(replace(plan, allocation="channels", blocks=3, parameters=7))
+
+
+@pytest.mark.parametrize("allocation", ["flat", "ellipsoid", "channels"])
+def test_rows_are_looked_at_and_let_go(allocation):
+    """In parts of any size, with the same numbers; none is kept but the latest."""
+    kept, many = [], ROWS.repeat(3, 1)
+
+    def parts(rows):
+        for start in range(0, len(rows), 2):
+            assert sum(each() is not None for each in kept) <= 1
+            part = rows[start : start + 2].clone()
+            kept.append(weakref.ref(part))
+            yield part
+            del part
+
+    want = measure(many, CHANNELS, allocation, curvature=2 * many)
+    found = measure(parts(many), CHANNELS, allocation, curvature=parts(2 * many))
+    assert found.to_json() == want.to_json()
+    assert len(kept) == 6

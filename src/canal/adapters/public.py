@@ -19,6 +19,7 @@ and noise is water-filled with the weights $s_c C_c^2$, as in the paper.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -123,21 +124,22 @@ class Public:
 
 
 def measure(
-    gradients: Tensor,
+    gradients: Iterable[Tensor],
     channels: NDArray[np.int64],
     allocation: Allocation,
     *,
-    curvature: Tensor | None = None,
+    curvature: Iterable[Tensor] | None = None,
     quantile: float = 0.5,
     basis: Basis | None = None,
 ) -> Public:
     """Scales, bounds and weights from the gradients of public images.
 
     Args:
-        gradients: `[n, d]`, one row an image of the recipient's; or `[n, k]` in a basis.
+        gradients: rows `[d]` of the recipient's images, or `[k]` in a basis; one after the other,
+            or some `[n, d]` at a time. None is kept.
         channels: the channel of every coordinate.
         allocation: of the plan.
-        curvature: of the same shape, rows whose squares are on average what noise in a coordinate
+        curvature: rows in the same way, whose squares are on average what noise in a coordinate
             harms (`canal.adapters.curvature`); all count alike where not given.
         quantile: of the images' norms, or of those of every channel: where they are clipped.
         basis: that they were taken in.
@@ -148,12 +150,8 @@ def measure(
         channels = _channels(basis, allocation in ("ellipsoid", "channels"))
     count = int(channels.max()) + 1
     sizes = np.bincount(channels, minlength=count).astype(np.float64)
-
-    def energy(rows: Tensor) -> Array:
-        each = rows.double().square().mean(dim=0).numpy()
-        return np.bincount(channels, weights=each, minlength=count).astype(np.float64)
-
-    found = energy(gradients)
+    energies = _energies(gradients, channels, count)
+    found = energies.mean(dim=0).numpy()
     if not np.isfinite(found).all() or not found.sum() > 0:
         raise InvalidValueError(
             "the recipient's images have no gradient that could be measured; train the "
@@ -162,22 +160,32 @@ def measure(
     # Never nothing: a patient may move what no public image moved.
     least = _FLOOR * found.sum() * sizes / sizes.sum()
     found = np.maximum(found, least)
-    harm = sizes if curvature is None else energy(curvature)
+    harm = sizes
+    if curvature is not None:
+        harm = _energies(curvature, channels, count).mean(dim=0).numpy()
     harm = np.maximum(harm, _FLOOR * harm.sum() * sizes / sizes.sum())
     scales = np.ones(count)
     if allocation == "ellipsoid":
         scales = (harm / found) ** 0.25
         # Steps are measured in the same units as flat ones.
         scales /= np.sqrt((sizes * scales**2).sum() / sizes.sum())
-    rescaled = gradients.double() * torch.from_numpy(scales[channels])
-    length = float(rescaled.norm(dim=1).quantile(quantile))
+    length = float((energies @ torch.from_numpy(scales**2)).sqrt().quantile(quantile))
     if allocation == "channels":
-        norms = torch.zeros(len(gradients), count, dtype=torch.float64)
-        norms.index_add_(1, torch.from_numpy(channels), gradients.double().square())
-        middle = norms.sqrt().quantile(quantile, dim=0).numpy()
+        middle = energies.sqrt().quantile(quantile, dim=0).numpy()
         bounds = np.maximum(middle, np.sqrt(least))
         return Public(channels, scales, bounds, harm * bounds**2, length, basis)
     return Public(channels, scales, np.array([length]), np.ones(1), length, basis)
+
+
+def _energies(rows: Iterable[Tensor], channels: NDArray[np.int64], count: int) -> Tensor:
+    """The squared norm of every row in every channel, `[n, count]`."""
+    import torch
+
+    where, found = torch.from_numpy(channels), []
+    for part in rows:
+        squares = torch.atleast_2d(part).double().square()
+        found.append(squares.new_zeros(len(squares), count).index_add_(1, where, squares))
+    return torch.cat(found)
 
 
 def _channels(basis: Basis, apart: bool) -> NDArray[np.int64]:

@@ -128,8 +128,6 @@ def look(
         views: of an image, as in the rounds.
         chunk: images a pass.
     """
-    import torch
-
     if not 0 < quantile <= 1:
         raise InvalidValueError(f"quantile = {quantile!r} must be above 0, and at most 1")
     if not asked.labelled.any():
@@ -149,13 +147,13 @@ def look(
         for part in seen(Gradients(network, coordinates.names)):
             moments.add(part)
         basis = moments.basis(directions, power=power)
-    found = torch.cat(list(seen(Gradients(network, coordinates.names, basis=basis))))
     curvature = None
     if allocation in ("ellipsoid", "channels"):
         bent = Gradients(network, coordinates.names, Signs(), basis)
-        curvature = torch.cat([part for each in looks for part in people.gradients(bent, each)])
+        curvature = (part for each in looks for part in people.gradients(bent, each))
     return measure(
-        *(found, coordinates.groups, allocation),
+        seen(Gradients(network, coordinates.names, basis=basis)),
+        *(coordinates.groups, allocation),
         curvature=curvature,
         quantile=quantile,
         basis=basis,
