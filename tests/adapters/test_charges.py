@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from canal.adapters.charges import charges, covers, start_ledger
+from budgets import just_enough
+from canal.adapters.charges import charges, covers
 from canal.adapters.plan import AdapterPlan
 from canal.errors import BudgetExceededError, LedgerError
 from canal.privacy import Ledger
@@ -63,11 +64,11 @@ def test_charges_too_small_are_found():
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
 @pytest.mark.parametrize("conversion", ["exact", "paper"])
-def test_a_ledger_that_is_started_pays_for_one_such_release(relation, conversion, tmp_path):
+def test_a_budget_of_exactly_enough_pays_for_one_such_release(relation, conversion, tmp_path):
     """To the last bit, and not for a second one."""
     plan = replace(PLAN, relation=relation, conversion=conversion, count=0.0)
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    assert start_ledger(ledger, plan, COHORTS)
+    just_enough(ledger, plan, COHORTS)
     due = charges(plan.calibrate(), COHORTS)
     assert ledger.reserve("first", due) == "new"
     assert ledger.balance("north", plan.unit).epsilon_spent <= plan.epsilon
@@ -75,12 +76,9 @@ def test_a_ledger_that_is_started_pays_for_one_such_release(relation, conversion
         ledger.reserve("second", due)
 
 
-def test_a_ledger_that_holds_something_is_left_as_it_is(tmp_path):
+def test_without_a_budget_nobody_pays(tmp_path):
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_budget("west", "patient", epsilon=1.0, delta=1e-5)
-    rows = ledger.rows()
-    assert not start_ledger(ledger, PLAN, COHORTS)
-    assert ledger.rows() == rows
     with pytest.raises(LedgerError, match="'north' has no membership budget"):
         ledger.reserve("first", charges(PLAN.calibrate(), COHORTS))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adapters.place import COHORTS, PAIRS, Killed, assert_charged_once
-from canal.adapters.charges import start_ledger
+from budgets import just_enough
 from canal.adapters.cohorts import LocalCohorts
 from canal.adapters.patients import Patients
 from canal.adapters.rounds import aggregate
@@ -28,7 +28,7 @@ from canal.privacy import Ledger
 def test_a_release_that_anyone_can_check(allocation, choices, places, make_release, make_plan):
     place, plan = places(), make_plan(allocation, **choices)
     ledger = Ledger(place.out.with_name("own.sqlite"))
-    start_ledger(ledger, plan, COHORTS)
+    just_enough(ledger, plan, COHORTS)
     told = []
     release = make_release(
         place.out, allocation, plan=choices, ledger=ledger.path, report=told.append

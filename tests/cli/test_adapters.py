@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from canal.adapters.plan import AdapterPlan
-from canal.cli.adapters import train
+from canal.adapters.store import AdapterRelease
+from canal.cli.adapters import Images, train
 from canal.models import checkpoint
 from canal.privacy import Ledger
 from typed import call_here
@@ -149,7 +151,9 @@ def test_a_count_costs_its_share(home):
 def test_without_noise_only_if_that_is_said(home):
     asked = ("--patients", "30", "--rounds", "2", "--allocation", "none", "--out", "clear")
     assert "say --not-private" in call_here(home, *FEW, *asked, code=2)
-    assert "NOT PRIVATE" in call_here(home, *FEW, *asked, "--not-private", "--views", "0")
+    more = ("--not-private", "--views", "0", "--decay", "cosine")
+    assert "NOT PRIVATE" in call_here(home, *FEW, *asked, *more)
+    assert AdapterRelease.open(home / "clear").settings.decay == "cosine"
     said = call_here(home, "release", "verify", "clear")
     assert "FAILS" not in said
     assert "NOT PRIVATE" in call_here(home, "account", "clear")
@@ -237,6 +241,18 @@ def test_refused_in_one_sentence(home, arguments, word):
 def test_sites_without_a_split_have_their_own_folders(home, sites, word):
     asked = ("--init", "init", "--patients", "9", "--seed", "1", "--out", "nothing")
     assert word in call_here(home, "adapters", "train", *asked, *sites, code=2)
+
+
+@pytest.mark.parametrize("normal", [True, False])
+def test_scans_of_healthy_patients_stay_out_if_asked(home, tmp_path, normal):
+    """A folder as BUSI's: they are known to show no lesion."""
+    for kind in ("benign", "malignant", "normal"):
+        (tmp_path / kind).mkdir()
+        Image.new("RGB", (32, 32)).save(tmp_path / kind / f"{kind} (1).png")
+        mask = Image.new("L", (32, 32), 0 if kind == "normal" else 255)
+        mask.save(tmp_path / kind / f"{kind} (1)_mask.png")
+    there = Images(home / "init", normal=normal).load(tmp_path, None, "here").ids
+    assert there == ("benign (1)", "malignant (1)", "normal (1)")[: 2 + normal]
 
 
 @pytest.mark.parametrize(

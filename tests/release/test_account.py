@@ -6,11 +6,11 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from budgets import just_enough
 from canal.errors import InvalidValueError
 from canal.privacy import UNITS, Ledger
 from canal.release.account import account
 from canal.release.aggregator import create
-from canal.release.charges import start_ledger
 from canal.release.store import Release
 from canal.release.verification import verify
 
@@ -23,7 +23,7 @@ def make(tmp_path, ensemble, queries, make_plan):
 
     def make(preset, **choices):
         plan, ledger = make_plan(preset, **choices), Ledger(tmp_path / "ledger")
-        start_ledger(ledger, plan, ensemble.cohorts)
+        just_enough(ledger, plan, ensemble.cohorts)
         create(tmp_path / "release", ensemble, queries, plan, ledger=ledger)
         return Release.open(tmp_path / "release"), ledger
 

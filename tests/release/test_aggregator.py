@@ -11,13 +11,13 @@ import pytest
 import torch
 from scipy import stats
 
+from budgets import just_enough
 from canal.data.cache import Arrays
 from canal.errors import ReleaseError
 from canal.models.tap import Tap
 from canal.models.unet import weights_digest
 from canal.privacy import Ledger, Participants
 from canal.release.aggregator import create
-from canal.release.charges import start_ledger
 from canal.release.ensemble import Ensemble, Teacher
 from canal.release.mechanism import Mechanism
 from canal.release.options import Options
@@ -231,7 +231,7 @@ def test_every_private_release_has_a_secret_of_its_own(tmp_path):
     made = []
     for name in "ab":
         ledger = Ledger(tmp_path / f"{name}.sqlite")
-        start_ledger(ledger, plan, teachers.cohorts)
+        just_enough(ledger, plan, teachers.cohorts)
         made.append(create(tmp_path / name, teachers, queries, plan, ledger=ledger))
         assert not (tmp_path / f"{name}.private" / "secret").exists()
     a, b = (noise_in(release, teachers, queries) for release in made)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from budgets import just_enough
 from canal.errors import BudgetExceededError, LedgerError
 from canal.privacy import UNITS, Ledger, Participants
 from canal.release.aggregator import create
-from canal.release.charges import charges, covers, payers, start_ledger
+from canal.release.charges import charges, covers, payers
 from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.verification import verify
@@ -195,7 +196,7 @@ def test_an_image_level_plan_is_paid_by_the_queries(tmp_path, ensemble, queries,
     ledger = Ledger(tmp_path / "ledger")
     with pytest.raises(LedgerError, match=r"'queries' has no image budget.*canal ledger budget"):
         create(tmp_path / "r", ensemble, queries, plan, ledger=ledger)
-    assert start_ledger(ledger, plan, ensemble.cohorts)
+    just_enough(ledger, plan, ensemble.cohorts)
     create(tmp_path / "r", ensemble, queries, plan, ledger=ledger)
     assert {("queries", "image"), ("north", "patient"), ("west", "paper")} < set(rows_of(ledger))
 
@@ -218,10 +219,10 @@ def test_images_with_a_budget_are_not_read_in_the_clear(
         {"preset": "honest", "caps_source": "private", "epsilon": 100.0, "delta": 1e-9},
     ],
 )
-def test_a_fresh_ledger_gets_exactly_enough(tmp_path, ensemble, queries, make_plan, choices):
+def test_a_budget_of_exactly_enough(tmp_path, ensemble, queries, make_plan, choices):
     """One release fits; a second does not; a third, smaller one neither."""
     plan, ledger = make_plan(**choices), Ledger(tmp_path / "ledger")
-    assert start_ledger(ledger, plan, ensemble.cohorts)
+    just_enough(ledger, plan, ensemble.cohorts)
     create(tmp_path / "first", ensemble, queries, plan, ledger=ledger)
     assert all(check.passed for check in verify(tmp_path / "first", ledger))
     rows = ledger.rows()
@@ -237,5 +238,4 @@ def test_a_fresh_ledger_gets_exactly_enough(tmp_path, ensemble, queries, make_pl
     # Rounded up when it is read back, so the last bit may be above.
     assert balance.epsilon_spent == pytest.approx(plan.epsilon, rel=1e-9)
     assert 0 <= balance.remaining < 1e-9 * balance.budget
-    assert not start_ledger(ledger, plan, ensemble.cohorts)
     assert math.isclose(balance.budget, balance.spent, rel_tol=1e-6)

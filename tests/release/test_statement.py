@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from budgets import just_enough
 from canal.privacy import UNITS, Ledger, Participants
 from canal.release.aggregator import create
-from canal.release.charges import start_ledger
 
 K, N, C, M, GRID = 3, 40, 128, 12, 4
 DELTA = 1e-5
@@ -147,7 +147,7 @@ def release(tmp_path, ensemble, queries):
 
     def make(plan):
         ledger = Ledger(tmp_path / "ledger")
-        start_ledger(ledger, plan, ensemble.cohorts)
+        just_enough(ledger, plan, ensemble.cohorts)
         return create(tmp_path / "release", ensemble, queries, plan, ledger=ledger).manifest
 
     return make

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from budgets import just_enough
 from canal.errors import ReleaseError
 from canal.privacy import Lattice
 from canal.release.aggregator import create
@@ -23,11 +24,10 @@ from canal.release.verification import check_statement, verify
 def made(tmp_path_factory, ensemble, queries, make_plan):
     """A private release, and the folder's files as they were."""
     from canal.privacy import Ledger
-    from canal.release.charges import start_ledger
 
     folder = tmp_path_factory.mktemp("forged")
     ledger, plan = Ledger(folder / "ledger"), make_plan()
-    start_ledger(ledger, plan, ensemble.cohorts)
+    just_enough(ledger, plan, ensemble.cohorts)
     release = create(folder / "release", ensemble, queries, plan, ledger=ledger)
     return release, {path: path.read_bytes() for path in release.path.iterdir()}
 

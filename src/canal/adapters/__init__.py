@@ -1,19 +1,30 @@
 """The patient-level release: noisy rounds on some parameters of the shared network.
 
-=============  ==============================================================
-`adapter`      which parameters, as one vector
-`gradients`    of every image on its own, many in one pass
-`clip`         one patient's part: rescaled, bounded, on the lattice
-`curvature`    where noise harms the recipient's own loss
-`public`       scales and bounds, measured on the recipient's own images
-`plan`         what is asked for, and what it costs
-`mechanism`    sums as integers, with integer noise
-`patients`     those of one site, and what they add
-`start`        where the rounds begin
-`rounds`       claims, pays, asks round after round, publishes
-`update`       from published sums to the next network
-`store`        a release as its reader sees it
-`taught`       the network that it leads to, as a checkpoint
-`kinds`        a folder of features or of adapters, whichever it is
-=============  ==============================================================
+==============  ==============================================================
+`adapter`       which parameters, as one vector
+`product`       two thin convolutions beside a thick one
+`norm`          normalisation with weights for every image
+`gradients`     of every image on its own, many in one pass
+`basis`         few directions that public gradients vary in
+`clip`          one patient's part: rescaled, bounded, on the lattice
+`curvature`     where noise harms the recipient's own loss
+`public`        scales and bounds, measured on the recipient's own images
+`plan`          what is asked for, and what it costs
+`advice`        how many directions and which step suit the noise
+`mechanism`     sums as integers, with integer noise
+`patients`      those of one site, and what they add
+`cohorts`       all sites, in one process or elsewhere
+`shared`        the network that everybody holds, as the rounds want it
+`start`         where the rounds begin
+`agreement`     what every site agrees to before the first round
+`charges`       who pays, in which unit
+`rounds`        claims, pays, asks round after round, publishes
+`update`        from published sums to the next network
+`statement`     what is promised, and what is not
+`card`          the same for whoever signs
+`store`         a release as its reader sees it
+`verification`  every number of it derived again
+`taught`        the network that it leads to, as a checkpoint
+`kinds`         a folder of features or of adapters, whichever it is
+==============  ==============================================================
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
-from canal.privacy.ledger import Charge, Ledger
+from canal.adapters.plan import DISTANCE, CalibratedAdapterPlan
+from canal.privacy.ledger import Charge
 
 
 def charges(calibrated: CalibratedAdapterPlan, cohorts: Sequence[str]) -> list[Charge]:
@@ -37,13 +37,3 @@ def covers(
         and entry["draws"] >= due[entry["cohort"], entry["unit"]].draws
         for entry in made
     )
-
-
-def start_ledger(ledger: Ledger, plan: AdapterPlan, cohorts: Sequence[str]) -> bool:
-    """Give a ledger that holds nothing the budgets that this one plan needs; say if it was so."""
-    if ledger.rows():
-        return False
-    ledger.set_budget(
-        cohorts, plan.unit, epsilon=plan.epsilon, delta=plan.delta, conversion=plan.conversion
-    )
-    return True

@@ -24,6 +24,10 @@ adapters_app = typer.Typer(
     help="Teach some parameters of the shared network, at patient level; use what was learned.",
 )
 _PLAN, _STEPS = "plan", "steps, which cost nothing"
+Normal = Annotated[
+    bool,
+    typer.Option("--normal/--no-normal", help="Keep cases that are known to show no lesion."),
+]
 _Init = Annotated[Path, typer.Option(help="Folder of the shared initialisation.")]
 
 
@@ -46,6 +50,7 @@ def train(
         typer.Option(help="The recipient's images, public; its part of the split if not given."),
     ] = None,
     recipient: Annotated[str, typer.Option(help="Part of the split that is public.")] = "recipient",
+    normal: Normal = True,
     ledger: ToCharge = None,
     epsilon: Annotated[
         float, typer.Option(help="What the release may cost a patient.", rich_help_panel=_PLAN)
@@ -62,7 +67,7 @@ def train(
     patients: Annotated[
         int | None,
         typer.Option(
-            help="N at all sites, as stated in public; with --count-patients the most expected.",
+            help="Needed: N at all sites, as stated in public; with --count-patients the most.",
             rich_help_panel=_PLAN,
         ),
     ] = None,
@@ -117,6 +122,10 @@ def train(
         float,
         typer.Option(help="Share of the rounds, the last, to average.", rich_help_panel=_STEPS),
     ] = UpdateSettings.averaged,
+    decay: Annotated[
+        Literal["none", "cosine"],
+        typer.Option(help="Of the steps, down to nothing.", rich_help_panel=_STEPS),
+    ] = "none",
     power: Annotated[
         float,
         typer.Option(
@@ -182,10 +191,10 @@ def train(
     plan = replace(plan, directions=advised)
     charged = seed is None and allocation != "none"
     book = ledger_to_charge(ledger, sites, plan.unit, delta) if charged else None
-    images = Images(init)
+    images = Images(init, normal=normal)
     shared = share(
         *(init, images.public(data, split, queries, recipient), adapter, allocation),
-        update=UpdateSettings(step, momentum, averaged, power=power),
+        update=UpdateSettings(step, momentum, averaged, decay, power),
         directions=plan.directions,
         quantile=quantile,
         views=views,
@@ -253,11 +262,12 @@ def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> d
 class Images:
     """Images as the shared network wants them."""
 
-    def __init__(self, init: Path) -> None:
+    def __init__(self, init: Path, *, normal: bool = True) -> None:
         from canal.models.unet import UNetArchitecture
         from canal.teachers.run import load_initialisation
 
-        self.init, (_, self.made) = init, load_initialisation(init)
+        self.init, self.normal = init, normal
+        _, self.made = load_initialisation(init)
         self.architecture = UNetArchitecture.from_json(self.made.architecture)
 
     def load(
@@ -266,7 +276,7 @@ class Images:
         """A folder, or a part of it."""
         from canal.teachers.run import check_fit
 
-        known = DataSettings(size=self.made.size[0], channels=self.architecture.in_channels)
+        known = DataSettings(self.made.size[0], self.architecture.in_channels, self.normal)
         arrays = load_part(folder, split, part, known, unlabelled=unlabelled)
         check_fit(self.architecture, self.made.size, arrays, str(self.init))
         return arrays

@@ -79,14 +79,3 @@ def covers(
         and entry["draws"] >= calibrated.guarantee.draws(entry["unit"])
         for entry in made
     )
-
-
-def start_ledger(ledger: Ledger, plan: Plan, cohorts: Sequence[str]) -> bool:
-    """Give a ledger that holds nothing the budgets that this one plan needs; say if it was so."""
-    if ledger.rows():
-        return False
-    names = [name for name, _ in payers(plan, cohorts)]
-    ledger.set_budget(
-        names, plan.unit, epsilon=plan.epsilon, delta=plan.delta, conversion=plan.conversion
-    )
-    return True
