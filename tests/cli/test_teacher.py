@@ -92,6 +92,12 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
     assert after["architecture"] == about["architecture"]
     assert after["initialisation"][:12] in told
     assert after["initialisation"] != about["initialisation"]
+    call(home, "data", "synthetic", "more", "--count", "5", "--size", "32", "--seed", "9")
+    more = ("--unlabelled", "more", "--out", "self-taught")
+    call(home, "init", "--after", "init", *more, *again)
+    taught = json.loads((home / "self-taught" / "checkpoint.json").read_text())
+    assert taught["data"] != after["data"]
+    assert "give it with --after" in call(home, "init", *more, *again, code=2)
     again = (*again, "--after", "init", "--out", "wider", "--base-channels", "24")
     told = call(home, "init", *again, code=2)
     assert "base_channels = 24, but init has 8; --after keeps the network" in told

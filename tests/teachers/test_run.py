@@ -9,7 +9,8 @@ import pytest
 from canal.errors import CheckpointError, InvalidValueError
 from canal.models import checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
-from canal.teachers.run import go_on, initialise, load_initialisation, train
+from canal.teachers.evaluate import predict
+from canal.teachers.run import go_on, initialise, labelled_by, load_initialisation, train
 from canal.teachers.training import TrainingSettings
 
 SMALL = UNetArchitecture(in_channels=1, base_channels=8)
@@ -98,6 +99,21 @@ def test_an_initialisation_that_is_trained_further_is_another_one(init, tmp_path
     # It starts where the other ended: a teacher of the same images has the same weights.
     train(tmp_path / "teacher", init, arrays, SHORT)
     assert weights_digest(checkpoint.load(tmp_path / "teacher")[0]) == about.initialisation
+
+
+def test_images_that_an_initialisation_labelled_itself(init, tmp_path, make_arrays):
+    """What it says of them, not what they say: their own labels are never looked at."""
+    arrays, more = make_arrays(6), make_arrays(5, seed=2).without_labels()
+    said = labelled_by(init, more)
+    assert said.labelled.all()
+    assert np.array_equal(said.masks, predict(load_initialisation(init)[0], more))
+    made = go_on(tmp_path / "next", init, arrays, SHORT, unlabelled=more)
+    same = go_on(tmp_path / "same", init, arrays.beside(said), SHORT)
+    assert made.initialisation == same.initialisation
+    assert made.data == same.data != arrays.digest
+    # Another initialisation says something else, and it is another folder then.
+    go_on(tmp_path / "settled", init, arrays, SHORT)
+    assert labelled_by(tmp_path / "settled", more).digest != said.digest
 
 
 def test_a_teacher_is_not_taken_for_an_initialisation_or_trained_further(

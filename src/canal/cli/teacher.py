@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -32,10 +32,15 @@ def init(
     after: Annotated[
         Path | None, typer.Option(help="Go on from this initialisation; its network is kept.")
     ] = None,
+    unlabelled: Annotated[
+        Path | None,
+        typer.Option(help="More non-private images, which the network of --after labels itself."),
+    ] = None,
     settings: Settings,
 ) -> None:
     """Make the weights that all teachers start from: public random, or trained on public images."""
     from canal.cli.progress import training
+    from canal.errors import InvalidValueError
     from canal.models.unet import UNetArchitecture
     from canal.teachers.run import go_on, initialise
 
@@ -43,10 +48,18 @@ def init(
         refuse_cohorts(split, part)
     if after is not None:
         _refuse(after, data, settings.model, public_seed)
+    elif unlabelled is not None:
+        raise InvalidValueError(
+            "--unlabelled images are labelled by an initialisation; give it with --after"
+        )
     arrays = None if data is None else load_part(data, split, part, settings.data)
     with training("initialisation", settings.training.steps) as report:
         if after is not None and arrays is not None:
-            made = go_on(out, after, arrays, settings.training, report=report)
+            more = None
+            if unlabelled is not None:
+                alike = replace(settings.data, channels=arrays.images.shape[1])
+                more = load_part(unlabelled, None, part, alike, unlabelled=True).without_labels()
+            made = go_on(out, after, arrays, settings.training, unlabelled=more, report=report)
         else:
             dims = dims if arrays is None else arrays.images.ndim - 2
             channels = (settings.data.channels or 3) if arrays is None else arrays.images.shape[1]

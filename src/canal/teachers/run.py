@@ -7,6 +7,7 @@ way; `train` makes a teacher of them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from canal.errors import CheckpointError
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
+from canal.teachers.evaluate import predict
 from canal.teachers.folder import Report, RunFolder, provenance
 from canal.teachers.training import TrainingSettings
 
@@ -76,6 +78,7 @@ def go_on(
     arrays: Arrays,
     settings: TrainingSettings | None = None,
     *,
+    unlabelled: Arrays | None = None,
     report: Report = lambda progress: None,
 ) -> Checkpoint:
     """Train a shared initialisation further; what comes of it is another one, and public too.
@@ -85,8 +88,11 @@ def go_on(
         init: folder of the initialisation before.
         arrays: non-private images.
         settings: of the training.
+        unlabelled: more non-private images, which the initialisation labels itself.
         report: of progress.
     """
+    if unlabelled is not None:
+        arrays = arrays.beside(labelled_by(init, unlabelled))
 
     def describe(network: nn.Module, start: Checkpoint) -> Checkpoint:
         notes = {**start.notes, "trained": True, "after": start.initialisation}
@@ -95,6 +101,19 @@ def go_on(
         )
 
     return _train("after", folder, init, arrays, settings, describe, report)
+
+
+def labelled_by(init: Path, arrays: Arrays) -> Arrays:
+    """Images with what a shared initialisation sees in them as their truth."""
+    network, start = load_initialisation(init)
+    check_fit(UNetArchitecture.from_json(start.architecture), start.size, arrays, str(init))
+    named = f"{arrays.digest}, labelled by {start.initialisation}"
+    return replace(
+        arrays,
+        masks=predict(network, arrays),
+        digest=hashlib.sha256(named.encode()).hexdigest(),
+        unlabelled=frozenset(),
+    )
 
 
 def train(
