@@ -5,9 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from canal.adapters.patients import Patients
+from canal.experiments import course
 from canal.experiments.cell import Places
 from canal.experiments.course import Course
 from canal.models import checkpoint
+from canal.teachers.evaluate import predict
+from canal.teachers.run import labelled_by
 from canal.teachers.settings import TrainingSettings
 
 TINY = Course(
@@ -41,3 +45,42 @@ def test_an_initialisation_settles_after_it_was_bent(places):
     assert found["training"]["learning_rate"] == 2.5e-4
     assert "deform" not in found["training"]
     assert found["data"] == settled.part("recipient").digest
+
+
+def test_real_patients_are_told_by_their_looks(places, monkeypatch):
+    """Those of sites, where nothing else says who they are; the initialisation is the same."""
+    monkeypatch.setattr(course, "people", lambda arrays: ["somebody"] * len(arrays.ids))
+    by_name = TINY.on(places, lambda *told: None)
+    by_looks = replace(TINY, people=True).on(places, lambda *told: None)
+    assert by_looks.init == by_name.init
+    assert by_looks.split.digest == by_name.split.digest
+    site = by_name.sites[0]
+    assert len(Patients(site, by_looks.part(site))) == 1 < len(Patients(site, by_name.part(site)))
+    assert by_looks.part("recipient").groups == by_name.part("recipient").groups
+
+
+def test_pooled_at_length_goes_on_from_the_initialisation(places):
+    cell = course.PooledCell(replace(TINY, settle=3))
+    found = cell.make(places, lambda *told: None)
+    runs = {name: training(places.runs / cell.slug / name) for name in ("bent", "settled")}
+    everybody = cell.scene.on(places, lambda *told: None).part("pooled").digest
+    assert [each["data"] for each in runs.values()] == [everybody] * 2
+    assert [each["training"]["steps"] for each in runs.values()] == [2, 3]
+    assert 0 <= found["dice"] <= 1
+    # Stopped between the two, or after, it is the same network.
+    assert cell.make(places, lambda *told: None)["images"] == found["images"]
+
+
+def test_an_initialisation_labels_more_images_and_then_settles(places):
+    scene = replace(TINY, start=4, settle=3, unlabelled=5)
+    stage = scene.on(places, lambda *told: None)
+    more = replace(scene, settle=0).on(places, lambda *told: None)
+    first = replace(scene, settle=0, unlabelled=0).on(places, lambda *told: None).init
+    assert training(stage.init)["after"] == checkpoint.describe(more.init).initialisation
+    found = training(more.init)
+    assert found["after"] == checkpoint.describe(first).initialisation
+    assert (found["training"]["steps"], found["training"]["deform"]) == (2, 1.0)
+    said = labelled_by(first, stage.unlabelled(5))
+    assert said.labelled.all()
+    assert (said.masks == predict(checkpoint.load(first)[0], said)).all()
+    assert found["data"] == stage.part("recipient").beside(said).digest

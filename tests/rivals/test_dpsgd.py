@@ -116,3 +116,41 @@ def test_nobody_may_be_drawn(arrays, network, monkeypatch):
 def test_a_name_that_is_not_there(arrays, network):
     with pytest.raises(InvalidValueError, match=r"no parameter is called last\.\*"):
         dpsgd.train(network, [Patients("a", arrays)], PrivateSettings(parts=("last.*",)), seed=0)
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 3])
+def test_the_rate_is_the_rate_whether_or_not_it_divides(arrays, network, monkeypatch, left_out):
+    asked, search = [], dpsgd._multiplier
+    monkeypatch.setattr(dpsgd, "_multiplier", lambda *each: asked.append(each) or search(*each))
+    some = Patients("here", arrays)
+    some.rows = dict(list(some.rows.items())[left_out:])
+    settings = PrivateSettings(epochs=1, rate=0.2, parts=("final_conv.*",))
+    dpsgd.train(network, [some], settings, seed=0)
+    ((*_, batches),) = asked
+    assert batches == 5
+
+
+def test_a_clip_from_public_images(arrays, network, monkeypatch):
+    """The median length of gradients of what is trained, by hand on one image after the other."""
+    seen, step = [], DPOptimizer.step
+    monkeypatch.setattr(
+        DPOptimizer, "step", lambda self: seen.append(self.max_grad_norm) or step(self)
+    )
+    lengths = []
+    for row in range(len(arrays.ids)):
+        network.zero_grad()
+        images = to_float(torch.from_numpy(arrays.images[row : row + 1]))
+        masks = torch.from_numpy(arrays.masks[row : row + 1]).float()
+        task_loss(network(images), masks).mean().backward()
+        last = [each.grad.flatten() for each in network.final_conv.parameters()]
+        lengths.append(float(torch.cat(last).norm()))
+    network.zero_grad()
+    settings = PrivateSettings(epochs=1, rate=0.5, clip=None, parts=("final_conv.*",))
+    dpsgd.train(network, [Patients("here", arrays)], settings, seed=0, public=arrays)
+    (clip,) = set(seen)
+    assert clip == pytest.approx(np.median(lengths), rel=1e-5)
+
+
+def test_no_clip_and_nothing_to_take_it_from(arrays, network):
+    with pytest.raises(InvalidValueError, match="give one, or public images"):
+        dpsgd.train(network, [Patients("a", arrays)], PrivateSettings(clip=None), seed=0)

@@ -12,12 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canal.data.duplicates import people
 from canal.data.load import load
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene, Stage
 from canal.experiments.students import people_of, scored
 from canal.models import checkpoint
 from canal.plain import later
+from canal.teachers.folder import RunFolder, provenance
 from canal.teachers.run import go_on
 from canal.teachers.settings import TrainingSettings
 
@@ -41,12 +43,18 @@ class Course(Scene):
         invented: images of an invented hospital, whose name is the data set's; 0 for a real one.
         deform: strength of the deformation of the images that the initialisation is trained on.
         settle: steps after these, slower, on images that are only flipped and turned.
+        unlabelled: images more that the initialisation labels itself, to be trained on them again
+            for half as long, before it settles; of invented hospitals only.
+        people: whether images of a cohort that are nearly the same are one patient's: real data
+            sets do not say whom an image shows.
     """
 
     start: int = 1800
     invented: int = 0
     deform: float = field(default=0.0, metadata=later())
     settle: int = field(default=0, metadata=later())
+    unlabelled: int = field(default=0, metadata=later())
+    people: bool = field(default=False, metadata=later())
 
     def on(self, places: Places, report: Report) -> CourseStage:
         """The scene on disk."""
@@ -83,18 +91,44 @@ class CourseStage(Stage):
     @cached_property
     def init(self) -> Path:
         """Folder of the initialisation, trained on the recipient's images."""
-        if not self.scene.settle:
-            return super().init
-        before = replace(self.scene, settle=0).on(self.places, self.report).init
-        place, slower = self.folder / "init", _SLOWER * self.training.learning_rate
-        settings = replace(self.training, steps=self.scene.settle, learning_rate=slower)
-        go_on(place, before, self.part("recipient"), settings, report=self.told("settling"))
-        return place
+        scene, place = self.scene, self.folder / "init"
+        if scene.people:  # patients have no part in it
+            return self._init_of(replace(scene, people=False))
+        if scene.settle:
+            before, told = self._init_of(replace(scene, settle=0)), self.told("settling")
+            go_on(place, before, self.part("recipient"), self.settling, report=told)
+            return place
+        if scene.unlabelled:
+            go_on(
+                place,
+                self._init_of(replace(scene, unlabelled=0)),
+                self.part("recipient"),
+                replace(self.beginning, steps=scene.start // 2),
+                unlabelled=self.unlabelled(scene.unlabelled),
+                report=self.told("with labels of its own"),
+            )
+            return place
+        return super().init
+
+    def _init_of(self, scene: Course) -> Path:
+        return scene.on(self.places, self.report).init
+
+    def _load(self, name: str) -> Arrays:
+        found = super()._load(name)
+        if not self.scene.people or name not in self.sites:
+            return found
+        return replace(found, groups=dict(zip(found.ids, people(found), strict=True)))
 
     @property
     def beginning(self) -> TrainingSettings:
         """Of the initialisation."""
         return replace(self.training, steps=self.scene.start, deform=self.scene.deform)
+
+    @property
+    def settling(self) -> TrainingSettings:
+        """Of the steps after these."""
+        slower = _SLOWER * self.training.learning_rate
+        return replace(self.training, steps=self.scene.settle, learning_rate=slower)
 
 
 @dataclass(frozen=True)
@@ -117,3 +151,25 @@ class StartCell(Cell):
             "sizes": {name: len(stage.part(name).ids) for name in parts},
             "people": people_of(stage.part("test")),
         }
+
+
+@dataclass(frozen=True)
+class PooledCell(Cell):
+    """The initialisation, trained once more as it was, but on everybody's images; not private."""
+
+    scene: Course
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.scene.name}-pooled-at-length"
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Train, and measure on the test part."""
+        stage = self.scene.on(places, report)
+        everybody, (network, _) = stage.part("pooled"), checkpoint.load(stage.init)
+        for name, settings in (("bent", stage.beginning), ("settled", stage.settling)):
+            run = RunFolder(places.runs / self.slug / name)
+            run.claim(provenance(everybody, settings))
+            run.train(network, everybody, settings, stage.told(f"pooled, {name}"))
+        return scored([network.eval()], stage.part("test"))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
 
 from canal.adapters.adapter import Adapter
-from canal.experiments.adapters import EPSILONS, FEW, LAST, Arm, chosen, course
+from canal.experiments.adapters import EPSILONS, FEW, UNION, Arm, chosen, course
 from canal.experiments.cell import Cell, Places
 from canal.experiments.consensus import ConsensusCell
 from canal.experiments.course import INVENTED, Course, StartCell
@@ -18,10 +17,9 @@ from canal.experiments.data_set import DataSet
 from canal.experiments.harm import HarmCell
 from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
-from canal.experiments.rivals import PrivateTeachersCell, UnionCell
 from canal.experiments.students import StudentCell
 from canal.experiments.taught import Lesson, PupilCell, TaughtCell
-from canal.rivals.dpsgd import PrivateSettings
+from canal.experiments.tuning import Tuning
 
 CHOSEN = "as chosen"
 # Images of each invented hospital.
@@ -41,6 +39,7 @@ class Change:
         start: factor of the steps of the initialisation.
         deform: factor of the deformation of its images.
         settle: factor of the steps in which it settles.
+        unlabelled: images more that the initialisation labels itself, and learns from.
         tuned: steps on the recipient's own images afterwards.
         queries: unlabelled images on which a student learns what the taught network says.
     """
@@ -53,6 +52,7 @@ class Change:
     start: float = 1.0
     deform: float = 1.0
     settle: float = 1.0
+    unlabelled: int = 0
     tuned: int = 0
     queries: int = 0
 
@@ -75,6 +75,7 @@ class Change:
             start=round(self.start * scene.start),
             deform=self.deform * scene.deform,
             settle=round(self.settle * scene.settle),
+            unlabelled=self.unlabelled,
         )
         asked = replace(changed, **dict(self.lesson))  # type: ignore[arg-type]
         if self.queries:
@@ -116,13 +117,10 @@ CHANGES = {
         start=0.5, deform=0.0, settle=0.0
     ),
     "an initialisation that did not settle": Change(settle=0.0),
+    "an initialisation that labelled 400 images more itself": Change(unlabelled=400),
     "fine-tuned on the recipient's images": Change(tuned=200),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
 }
-# Steps that DP-SGD is tried with: over the union, and by sites on their own, who hear more noise.
-STEPS = (0.001, 0.004, 0.02, 0.1, 0.5)
-ALONE = STEPS[:3]
-PARTS = ("ensemble", "student")
 _CONSENSUS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
 _HARM = ("harm of noise left", "in theory", "ellipsoid", "channels")
 # What is taught where noise could be allocated over channels, by label.
@@ -137,26 +135,13 @@ class Gains:
         scenes: one an invented hospital.
         epsilons: of the lessons.
         changes: by label.
-        rivals: settings of DP-SGD over the union by label, but for epsilon.
-        teachers: the same, of a teacher at every site, for their ensemble and for its student.
+        tuning: of rivals.
     """
 
     scenes: tuple[Course, ...]
     epsilons: tuple[float, ...] = EPSILONS
     changes: dict[str, Change] = field(default_factory=lambda: dict(CHANGES))
-    rivals: dict[str, PrivateSettings] = field(
-        default_factory=lambda: {
-            f"DP-SGD over the union, {what}, step {step:g}": PrivateSettings(step=step, parts=parts)
-            for what, parts in (("all weights", PrivateSettings.parts), ("last layers", LAST))
-            for step in STEPS
-        }
-    )
-    teachers: dict[str, PrivateSettings] = field(
-        default_factory=lambda: {
-            f"DP-SGD teachers, all weights, step {step:g}": PrivateSettings(step=step)
-            for step in ALONE
-        }
-    )
+    tuning: Tuning = field(default_factory=Tuning)
 
     @classmethod
     def of(cls, preset: Preset) -> Gains:
@@ -168,8 +153,9 @@ class Gains:
             return cls(scenes)
         few = {name: CHANGES[name] for name in (CHOSEN, "the same, ellipsoid")}
         few["a student of it"] = Change(queries=6)
-        one = {"DP-SGD": PrivateSettings(epochs=1, rate=0.5, parts=LAST)}
-        return cls(scenes, EPSILONS[:1], few, one, {})
+        return cls(
+            scenes, EPSILONS[:1], few, Tuning(EPSILONS[:1], {UNION: {"last layers": (0.02,)}}, {})
+        )
 
     def lesson(self, epsilon: float) -> Lesson:
         """As chosen; a tiny one where the network is."""
@@ -188,24 +174,6 @@ class Gains:
             lesson = self.lesson(epsilon)
             for label, change in self.changes.items():
                 found[f"{label} {epsilon:g}"] = Arm(change.cell(scene, lesson))
-        return found
-
-    def steps(self, scene: Course) -> dict[str, Arm]:
-        """DP-SGD with each step that was tried, by label, with epsilon behind.
-
-        These started from the initialisation of flipped images: they are compared with each other,
-        and with nothing else.
-        """
-        scene = _flipped_only(scene)
-        found = {}
-        for epsilon in self.epsilons:
-            for label, each in self.rivals.items():
-                made = UnionCell(scene, replace(each, epsilon=epsilon))
-                found[f"{label} {epsilon:g}"] = Arm(made)
-            for label, each in self.teachers.items():
-                both = PrivateTeachersCell(scene, replace(each, epsilon=epsilon))
-                for part in PARTS:
-                    found[f"{label}, {part} {epsilon:g}"] = Arm(both, part)
         return found
 
     def consensus(self) -> list[ConsensusCell]:
@@ -234,7 +202,9 @@ def cells(preset: Preset) -> list[Cell]:
     """Everything that the table is made of."""
     gains = Gains.of(preset)
     arms = [
-        arm for scene in gains.scenes for arm in (gains.arms(scene) | gains.steps(scene)).values()
+        arm
+        for scene in gains.scenes
+        for arm in (gains.arms(scene) | gains.tuning.arms(scene)).values()
     ]
     found = [*(arm.cell for arm in arms), *gains.consensus(), *gains.harm()]
     return list({cell.slug: cell for cell in found}.values())
@@ -255,7 +225,7 @@ def page(preset: Preset, places: Places) -> str:
     return "\n".join(
         (
             table(["", *heads], [*controls, *_rows(data, gains)]),
-            table(["DP-SGD", *heads], _steps(gains, places)),
+            gains.tuning.table(gains.scenes, places),
             table(_CONSENSUS, _consensus(gains, places)),
             harm_table(gains, places),
         )
@@ -274,20 +244,6 @@ def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
                 cells.append(shown(data.gain(arm, ours), signed=True))
         lines.append(row(cells))
     return lines
-
-
-def _steps(gains: Gains, places: Places) -> Sequence[str]:
-    """The mean Dice over hospitals of every step that was tried."""
-    arms = [gains.steps(scene) for scene in gains.scenes]
-    labels = (*gains.rivals, *(f"{label}, {part}" for label in gains.teachers for part in PARTS))
-
-    def dice(label: str) -> str:
-        return f"{100 * mean(each[label].result(places)['dice'] for each in arms):.1f}"
-
-    return [
-        row([label, *(dice(f"{label} {epsilon:g}") for epsilon in gains.epsilons)])
-        for label in labels
-    ]
 
 
 def _consensus(gains: Gains, places: Places) -> Sequence[str]:

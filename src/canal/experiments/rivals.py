@@ -142,5 +142,6 @@ def _private(
         [Patients(name, stage.part(name)) for name in sites],
         settings,
         seed=stage.scene.seed,
+        public=stage.part("recipient"),
         report=lambda done, total: report(f"DP-SGD at {' and '.join(sites)}", done, total),
     )

@@ -8,6 +8,7 @@ are added or removed, as with adapters.
 from __future__ import annotations
 
 import fnmatch
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from canal.teachers.batches import augmented, to_float
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from canal.data.cache import Arrays
+
 # Gradients of so many images are in memory at a time.
 _PHYSICAL = 32
 
@@ -37,10 +40,10 @@ class PrivateSettings:
         epsilon: of a patient who is added or removed.
         delta: of the same.
         epochs: how often each patient is drawn, on average.
-        rate: with which probability a step draws a patient.
+        rate: with which probability a step draws a patient; one of a whole number of steps.
         step: of SGD with momentum.
         momentum: of the same.
-        clip: of a patient's gradient.
+        clip: of a patient's gradient; None for the median length of those of public images.
         parts: patterns of names of the parameters that are trained.
     """
 
@@ -50,7 +53,7 @@ class PrivateSettings:
     rate: float = 0.2
     step: float = 0.5
     momentum: float = 0.9
-    clip: float = 1.0
+    clip: float | None = 1.0
     parts: tuple[str, ...] = ("*",)
 
 
@@ -60,6 +63,7 @@ def train(
     settings: PrivateSettings,
     *,
     seed: int,
+    public: Arrays | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> nn.Module:
     """Train in place, in epsilon of every patient.
@@ -69,6 +73,7 @@ def train(
         sites: whose patients are drawn, all of them together; private.
         settings: how.
         seed: of draws, noise and augmentation: a research run, which protects nobody.
+        public: images that a clip is taken from.
         report: told how many steps are done, and of how many.
     """
     try:
@@ -88,10 +93,15 @@ def train(
     wanted = [each for each in network.parameters() if each.requires_grad]
     if not wanted:
         raise InvalidValueError(f"no parameter is called {' or '.join(settings.parts)}")
+    clip = settings.clip
+    if clip is None:
+        if public is None:
+            raise InvalidValueError("no clip; give one, or public images to take it from")
+        clip = median_length(network, public)
     crowd: Any = _Crowd(sites, seed)
     loader: DataLoader[Any] = DataLoader(
         crowd,
-        batch_size=max(1, round(settings.rate * len(crowd))),
+        batch_size=math.ceil(len(crowd) / round(1 / settings.rate)),
         generator=torch.Generator().manual_seed(seed),
     )
     optimizer = torch.optim.SGD(wanted, settings.step, momentum=settings.momentum)
@@ -108,7 +118,7 @@ def train(
             noise_multiplier=_multiplier(
                 settings.epsilon, settings.delta, settings.epochs, len(loader)
             ),
-            max_grad_norm=settings.clip,
+            max_grad_norm=clip,
             noise_generator=torch.Generator().manual_seed(seed + 1),
         )
         done, total = 0, settings.epochs * len(drawn)
@@ -130,6 +140,21 @@ def train(
     for each in network.parameters():
         each.requires_grad_(True)
     return lay_out(network).eval()
+
+
+def median_length(network: nn.Module, arrays: Arrays) -> float:
+    """Of the gradients of single images, with respect to what is trained of a network."""
+    import torch
+
+    wanted = [each for each in network.parameters() if each.requires_grad]
+    lengths = []
+    for row in range(len(arrays.ids)):
+        one = slice(row, row + 1)
+        images = to_float(torch.from_numpy(arrays.images[one].copy()))
+        masks = torch.from_numpy(arrays.masks[one].copy()).float()
+        found = torch.autograd.grad(task_loss(network(images), masks).mean(), wanted)
+        lengths.append(math.sqrt(sum(float(each.double().square().sum()) for each in found)))
+    return float(np.median(lengths))
 
 
 @cache

@@ -1,0 +1,90 @@
+"""How DP-SGD was tuned, on invented hospitals: it is to be beaten at its best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import mean
+from typing import Any
+
+from canal.experiments.adapters import EPSILONS, RIVALS, TEACHERS, UNION, UNION_STEPS, Arm
+from canal.experiments.cell import Places
+from canal.experiments.course import Course
+from canal.experiments.markdown import row, table
+from canal.experiments.rivals import PrivateTeachersCell, UnionCell
+from canal.rivals.dpsgd import PrivateSettings
+
+# Steps that are tried: over the union, and by sites on their own, who hear more noise.
+STEPS: dict[str, dict[str, tuple[float, ...]]] = {
+    UNION: {
+        "all weights": (0.001, 0.004, 0.02, 0.1),
+        "last layers": (0.004, 0.02, 0.1, 0.5),
+    },
+    TEACHERS: {
+        "all weights": (0.001, 0.004, 0.02),
+        "last layers": (0.004, 0.02, 0.1),
+    },
+}
+PARTS = ("ensemble", "student")
+# What else the union is tried with, of all weights and with the step that was best.
+VARIED: dict[str, dict[str, Any]] = {
+    "twice the epochs": {"epochs": 2 * PrivateSettings.epochs},
+    "twice the epochs, half of the patients a step": {
+        "epochs": 2 * PrivateSettings.epochs,
+        "rate": 0.5,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Everything that was tried.
+
+    Args:
+        epsilons: of a patient.
+        steps: by who trains, and what.
+        varied: other settings, by label.
+    """
+
+    epsilons: tuple[float, ...] = EPSILONS
+    steps: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=lambda: dict(STEPS))
+    varied: dict[str, dict[str, Any]] = field(default_factory=lambda: dict(VARIED))
+
+    def arms(self, scene: Course) -> dict[str, Arm]:
+        """By label, with epsilon behind."""
+        found: dict[str, Arm] = {}
+        for epsilon in self.epsilons:
+            for who, parts in self.steps.items():
+                for what, steps in parts.items():
+                    for step in steps:
+                        settings = replace(RIVALS[what], epsilon=epsilon, step=step)
+                        found |= _tried(scene, f"{who}, {what}", settings)
+            what = "all weights"
+            best = replace(RIVALS[what], epsilon=epsilon, step=UNION_STEPS[what][epsilon])
+            for label, fields in self.varied.items():
+                made = UnionCell(scene, replace(best, **fields))
+                found[f"{UNION}, {what}, {label} {epsilon:g}"] = Arm(made)
+        return found
+
+    def table(self, scenes: Sequence[Course], places: Places) -> str:
+        """The mean Dice over hospitals of everything that was tried."""
+        arms = [self.arms(scene) for scene in scenes]
+        endings = [f" {epsilon:g}" for epsilon in self.epsilons]
+        labels = [name.removesuffix(endings[0]) for name in arms[0] if name.endswith(endings[0])]
+
+        def dice(label: str) -> str:
+            return f"{100 * mean(each[label].result(places)['dice'] for each in arms):.1f}"
+
+        return table(
+            ["DP-SGD", *(f"eps {epsilon:g}" for epsilon in self.epsilons)],
+            [row([label, *(dice(label + ending) for ending in endings)]) for label in labels],
+        )
+
+
+def _tried(scene: Course, label: str, settings: PrivateSettings) -> dict[str, Arm]:
+    """One step; of teachers, their ensemble and its student."""
+    ending = f"step {settings.step:g} {settings.epsilon:g}"
+    if label.startswith(UNION):
+        return {f"{label}, {ending}": Arm(UnionCell(scene, settings))}
+    both = PrivateTeachersCell(scene, settings)
+    return {f"{label}, {part}, {ending}": Arm(both, part) for part in PARTS}
