@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.store import AdapterRelease
-from canal.cli.adapters import Images, train
+from canal.cli.adapters import train
 from canal.models import checkpoint
 from canal.privacy import Ledger
 from typed import call_here
@@ -241,18 +240,6 @@ def test_refused_in_one_sentence(home, arguments, word):
 def test_sites_without_a_split_have_their_own_folders(home, sites, word):
     asked = ("--init", "init", "--patients", "9", "--seed", "1", "--out", "nothing")
     assert word in call_here(home, "adapters", "train", *asked, *sites, code=2)
-
-
-@pytest.mark.parametrize("normal", [True, False])
-def test_scans_of_healthy_patients_stay_out_if_asked(home, tmp_path, normal):
-    """A folder as BUSI's: they are known to show no lesion."""
-    for kind in ("benign", "malignant", "normal"):
-        (tmp_path / kind).mkdir()
-        Image.new("RGB", (32, 32)).save(tmp_path / kind / f"{kind} (1).png")
-        mask = Image.new("L", (32, 32), 0 if kind == "normal" else 255)
-        mask.save(tmp_path / kind / f"{kind} (1)_mask.png")
-    there = Images(home / "init", normal=normal).load(tmp_path, None, "here").ids
-    assert there == ("benign (1)", "malignant (1)", "normal (1)")[: 2 + normal]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
+from safetensors.numpy import load_file
 
 from canal.adapters import mechanism
 from typed import call_here
@@ -58,6 +60,29 @@ def test_a_few_patients_of_a_folder_for_programs(home):
     assert [game["unit"] for game in found["games"]] == ["membership"]
     assert found["canary"]["cohort"] == "endoscopy"
     assert found["canary"]["patients"] == 1 < found["canary"]["among"]
+
+
+def test_scans_of_healthy_patients_stay_out_if_asked(home):
+    """A folder as BUSI's: they are known to show no lesion, took no part and paid nothing."""
+    for kind, count in (("benign", 2), ("malignant", 1), ("normal", 1)):
+        (home / "busi" / kind).mkdir(parents=True)
+        for number in range(count):
+            place = home / "busi" / kind / f"{kind} ({number}).png"
+            noise = np.random.default_rng([count, number]).integers(256, size=(32, 32, 3))
+            Image.fromarray(noise.astype(np.uint8)).save(place)
+            mask = Image.new("L", (32, 32), 0 if kind == "normal" else 255)
+            mask.save(place.with_name(f"{place.stem}_mask.png"))
+    one = ("--init", "init", "--data", "busi")
+    few = ("--part", "norms", "--part", "head", "--patients", "3", "--rounds", "1", "--seed", "1")
+    paid = {}
+    for flag in ("--normal", "--no-normal"):
+        asked = (*one, "--queries", "data/endoscopy", *few, flag, "--out", f"busi{flag}")
+        call_here(home, "adapters", "train", *asked)
+        asked = (f"busi{flag}", *QUICK, *one, flag, "--unit", "membership", "--json")
+        paid[flag] = json.loads(call_here(home, "audit", *asked))["canary"]["among"]
+    assert paid == {"--normal": 4, "--no-normal": 3}
+    sums = [load_file(next((home / f"busi{flag}").glob("*.safetensors"))) for flag in paid]
+    assert any((sums[0][name] != sums[1][name]).any() for name in sums[0])
 
 
 def test_every_bar_ends_where_it_says(home, monkeypatch):

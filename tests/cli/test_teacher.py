@@ -98,6 +98,10 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
     taught = json.loads((home / "self-taught" / "checkpoint.json").read_text())
     assert taught["data"] != after["data"]
     assert "give it with --after" in call(home, "init", *more, *again, code=2)
+    for private in ("data", "data/endoscopy", "."):
+        asked = ("--after", "init", "--unlabelled", private, "--out", "leaked")
+        assert "they may be a cohort's" in call(home, "init", *asked, *again, code=2)
+    assert not (home / "leaked").exists()
     again = (*again, "--after", "init", "--out", "wider", "--base-channels", "24")
     told = call(home, "init", *again, code=2)
     assert "base_channels = 24, but init has 8; --after keeps the network" in told

@@ -1,7 +1,11 @@
 """A course: where its initialisation comes from."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +88,27 @@ def test_an_initialisation_labels_more_images_and_then_settles(places):
     assert said.labelled.all()
     assert (said.masks == predict(checkpoint.load(first)[0], said)).all()
     assert found["data"] == stage.part("recipient").beside(said).digest
+
+
+def test_two_cells_that_want_one_initialisation_make_it_once(tmp_path):
+    """In processes of their own, as `--jobs 2` has them; either one waits for the other."""
+    here = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    asked = [sys.executable, "-c", _MAKE, str(tmp_path)]
+    made = [subprocess.Popen(asked, stdout=subprocess.PIPE, text=True, env=here) for _ in range(2)]
+    told = [each.communicate(timeout=240)[0].split() for each in made]
+    assert [each.returncode for each in made] == [0, 0]
+    assert told[0][0] == told[1][0]
+    assert sorted(len(each) for each in told) == [1, 2]  # one of them was told of progress
+
+
+_MAKE = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from canal.experiments.cell import Places
+from canal.models import checkpoint
+from experiments.test_course import TINY
+told, place = [], Path(sys.argv[1])
+stage = replace(TINY, start=30).on(Places(place, place, place), lambda *each: told.append(each))
+print(checkpoint.describe(stage.init).initialisation, *(["trained"] if told else []))
+"""

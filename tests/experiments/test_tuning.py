@@ -32,6 +32,7 @@ def test_a_rival_has_the_step_that_was_best(rival, epsilon):
     found = {}
     for name in arms[0]:
         if name.startswith(f"{rival}, step") and name.endswith(f" {epsilon:g}"):
+            assert all(each[name].cell.path(PLACES).is_file() for each in arms)
             dice = np.mean([each[name].result(PLACES)["dice"] for each in arms])
             found[arms[0][name].cell.settings] = dice
     assert len(found) >= 3

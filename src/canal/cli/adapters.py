@@ -13,7 +13,7 @@ from canal.adapters.update import UpdateSettings
 from canal.cli import plan_options as options
 from canal.cli.card import print_made
 from canal.cli.ledger import ToCharge, ledger_to_charge
-from canal.cli.network import load_part, refuse_cohorts
+from canal.cli.network import Normal, load_part, refuse_cohorts
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ adapters_app = typer.Typer(
     help="Teach some parameters of the shared network, at patient level; use what was learned.",
 )
 _PLAN, _STEPS = "plan", "steps, which cost nothing"
-Normal = Annotated[
-    bool,
-    typer.Option("--normal/--no-normal", help="Keep cases that are known to show no lesion."),
-]
 _Init = Annotated[Path, typer.Option(help="Folder of the shared initialisation.")]
 
 

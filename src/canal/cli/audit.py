@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from canal.cli.card import print_json
-from canal.cli.network import load_part
+from canal.cli.network import Normal, load_part
 from canal.errors import InvalidValueError
 from canal.teachers.settings import DataSettings
 
@@ -41,6 +41,7 @@ class _Given:
     most: int | None
     split: Path | None
     part: str | None
+    normal: bool
 
     def refuse(self, names: Sequence[str], kind: str, instead: str) -> None:
         """Say which of these a kind of release has no use for, and what it has."""
@@ -111,6 +112,7 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    normal: Normal = True,
     out: Annotated[Path | None, typer.Option(help="A JSON file, for the report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -119,7 +121,7 @@ def audit(
     from canal.adapters.store import AdapterRelease
     from canal.attacks.kinds import auditor_of
 
-    given = _Given(teacher, queries, without, init, data, most, split, part)
+    given = _Given(teacher, queries, without, init, data, most, split, part, normal)
     opened = open_release(release)
     chosen = () if unit is None else (unit,)
     if isinstance(opened, AdapterRelease):
@@ -204,7 +206,7 @@ def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Pai
     from canal.teachers.run import load_initialisation
 
     name = given.part or data.resolve().name
-    arrays = Images(init).load(data, given.split, name)
+    arrays = Images(init, normal=given.normal).load(data, given.split, name)
     people, among = chosen(release, name, arrays, given.most)
     with counting("what patients paid", people.passes * len(release)) as progress:
         network, _ = load_initialisation(init)

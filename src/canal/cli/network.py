@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from canal.teachers.settings import DataSettings, Settings
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
 
+Normal = Annotated[
+    bool,
+    typer.Option("--normal/--no-normal", help="Keep cases that are known to show no lesion."),
+]
 # Below this share of its size a bottleneck that varies over images does not vary.
 FLAT = 0.1
 

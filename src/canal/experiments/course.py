@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from canal.data.duplicates import people
 from canal.data.load import load
 from canal.experiments.cell import Cell, Places, Report
-from canal.experiments.stage import Scene, Stage
+from canal.experiments.stage import Scene, Stage, alone
 from canal.experiments.students import people_of, scored
 from canal.models import checkpoint
 from canal.plain import later
@@ -78,9 +78,10 @@ class CourseStage(Stage):
 
         size = self.scene.size
         root = self.places.runs / f"invented-{count}-{size}-{seed}"
-        if not (root / "metadata.csv").is_file():
-            # That file is the last. One image a patient, as the real data sets have them.
-            write(root, count * len(INVENTED), size=(size, size), most_views=1, seed=seed)
+        with alone(root):
+            if not (root / "metadata.csv").is_file():
+                # That file is the last. One image a patient, as the real data sets have them.
+                write(root, count * len(INVENTED), size=(size, size), most_views=1, seed=seed)
         return root / self.scene.data_set
 
     def unlabelled(self, count: int) -> Arrays:
@@ -96,17 +97,20 @@ class CourseStage(Stage):
             return self._init_of(replace(scene, people=False))
         if scene.settle:
             before, told = self._init_of(replace(scene, settle=0)), self.told("settling")
-            go_on(place, before, self.part("recipient"), self.settling, report=told)
+            with alone(place):
+                go_on(place, before, self.part("recipient"), self.settling, report=told)
             return place
         if scene.unlabelled:
-            go_on(
-                place,
-                self._init_of(replace(scene, unlabelled=0)),
-                self.part("recipient"),
-                replace(self.beginning, steps=scene.start // 2),
-                unlabelled=self.unlabelled(scene.unlabelled),
-                report=self.told("with labels of its own"),
-            )
+            before = self._init_of(replace(scene, unlabelled=0))
+            with alone(place):
+                go_on(
+                    place,
+                    before,
+                    self.part("recipient"),
+                    replace(self.beginning, steps=scene.start // 2),
+                    unlabelled=self.unlabelled(scene.unlabelled),
+                    report=self.told("with labels of its own"),
+                )
             return place
         return super().init
 
@@ -167,9 +171,9 @@ class PooledCell(Cell):
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train, and measure on the test part."""
         stage = self.scene.on(places, report)
-        everybody, (network, _) = stage.part("pooled"), checkpoint.load(stage.init)
+        everybody, (network, start) = stage.part("pooled"), checkpoint.load(stage.init)
         for name, settings in (("bent", stage.beginning), ("settled", stage.settling)):
             run = RunFolder(places.runs / self.slug / name)
-            run.claim(provenance(everybody, settings))
+            run.claim({"init": start.initialisation, **provenance(everybody, settings)})
             run.train(network, everybody, settings, stage.told(f"pooled, {name}"))
         return scored([network.eval()], stage.part("test"))

@@ -117,7 +117,9 @@ CHANGES = {
         start=0.5, deform=0.0, settle=0.0
     ),
     "an initialisation that did not settle": Change(settle=0.0),
-    "an initialisation that labelled 400 images more itself": Change(unlabelled=400),
+    "half as many steps again, on 400 images that the initialisation labelled itself": Change(
+        unlabelled=400
+    ),
     "fine-tuned on the recipient's images": Change(tuned=200),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -134,6 +136,15 @@ class Federation(Scene):
         return FederationStage(self, places, report)
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until nobody else works on a folder; cells that run beside each other share some."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class Stage:
     """A scene on disk: made when first asked for, kept in the folder of runs.
 
@@ -192,15 +203,16 @@ class Stage:
     def init(self) -> Path:
         """Folder of the initialisation, trained on the recipient's images."""
         place, asked = self.folder / "init", self.part("recipient")
-        initialise(
-            place,
-            self.scene.architecture(asked),
-            seed=self.scene.seed,
-            size=asked.images.shape[2:],
-            arrays=asked,
-            settings=self.beginning,
-            report=self.told("initialisation"),
-        )
+        with alone(place):
+            initialise(
+                place,
+                self.scene.architecture(asked),
+                seed=self.scene.seed,
+                size=asked.images.shape[2:],
+                arrays=asked,
+                settings=self.beginning,
+                report=self.told("initialisation"),
+            )
         return place
 
     @property

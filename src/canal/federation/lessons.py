@@ -21,7 +21,6 @@ from canal.adapters.basis import Basis
 from canal.adapters.charges import charges
 from canal.adapters.gradients import Gradients, check_rows, made_up
 from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
-from canal.adapters.patients import CHUNK
 from canal.adapters.plan import CalibratedAdapterPlan
 from canal.adapters.public import Public
 from canal.adapters.update import Trajectory
@@ -52,7 +51,7 @@ class Lessons:
     """
 
     def __init__(
-        self, terms: Terms, journal: Journal, init: Callable[[], Path], chunk: int = CHUNK
+        self, terms: Terms, journal: Journal, init: Callable[[], Path], chunk: int
     ) -> None:
         self.terms, self.journal, self._init, self._chunk = terms, journal, init, chunk
         self._start: Tensor | None = None

@@ -132,10 +132,7 @@ class Site:
         """Say whether this site would agree; nothing is charged."""
         journal = self._journal(message)
         with journal.open():
-            asked = self._check(message, journal)
-            Payment(self.settings, asked).check()
-            if isinstance(asked, Lessons):
-                asked.gradients  # noqa: B018  # what a machine cannot do is found before it costs
+            Payment(self.settings, self._check(message, journal)).check()
         return _yes()
 
     def _agree(self, message: Message, _: bytes) -> bytes:
@@ -173,6 +170,8 @@ class Site:
                 "the noise that is stated is not what the plan's epsilon needs; this site derived "
                 "other numbers"
             )
+        if isinstance(asked, Lessons):
+            asked.gradients  # noqa: B018  # what a machine cannot do is found before it costs
         return asked
 
     def _of(self, terms: Terms, journal: Journal) -> Asked | Lessons:

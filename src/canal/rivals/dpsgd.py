@@ -40,7 +40,7 @@ class PrivateSettings:
         epsilon: of a patient who is added or removed.
         delta: of the same.
         epochs: how often each patient is drawn, on average.
-        rate: with which probability a step draws a patient; one of a whole number of steps.
+        rate: with which probability a step draws a patient, or a little more often if they are few.
         step: of SGD with momentum.
         momentum: of the same.
         clip: of a patient's gradient; None for the median length of those of public images.
