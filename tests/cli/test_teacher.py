@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from canal.cli.teacher import _refuse_inside
+from canal.errors import InvalidValueError
+
 CANAL = Path(sys.executable).parent / "canal"
 SMALL = ["--steps", "12", "--save-every", "4", "--batch-size", "4"]
 
@@ -98,14 +101,21 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
     taught = json.loads((home / "self-taught" / "checkpoint.json").read_text())
     assert taught["data"] != after["data"]
     assert "give it with --after" in call(home, "init", *more, *again, code=2)
-    for private in ("data", "data/endoscopy", "."):
-        asked = ("--after", "init", "--unlabelled", private, "--out", "leaked")
-        assert "they may be a cohort's" in call(home, "init", *asked, *again, code=2)
+    asked = ("--after", "init", "--unlabelled", "data/endoscopy", "--out", "leaked")
+    assert "they may be a cohort's" in call(home, "init", *asked, *again, code=2)
     assert not (home / "leaked").exists()
     again = (*again, "--after", "init", "--out", "wider", "--base-channels", "24")
     told = call(home, "init", *again, code=2)
     assert "base_channels = 24, but init has 8; --after keeps the network" in told
     assert not (home / "wider").exists()
+
+
+@pytest.mark.parametrize("more", ["data", "data/endoscopy", ".", "elsewhere/../data"])
+def test_images_of_cohorts_are_not_public_ones(tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidValueError, match="they may be a cohort's"):
+        _refuse_inside(Path(more), Path("data"))
+    _refuse_inside(Path("database"), Path("data"))
 
 
 @pytest.mark.slow  # without the command, the quick suite kills one too

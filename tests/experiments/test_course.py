@@ -90,6 +90,7 @@ def test_an_initialisation_labels_more_images_and_then_settles(places):
     assert found["data"] == stage.part("recipient").beside(said).digest
 
 
+@pytest.mark.slow
 def test_two_cells_that_want_one_initialisation_make_it_once(tmp_path):
     """In processes of their own, as `--jobs 2` has them; either one waits for the other."""
     here = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}

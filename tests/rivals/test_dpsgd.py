@@ -118,7 +118,7 @@ def test_a_name_that_is_not_there(arrays, network):
         dpsgd.train(network, [Patients("a", arrays)], PrivateSettings(parts=("last.*",)), seed=0)
 
 
-@pytest.mark.parametrize("left_out", [0, 1, 3])
+@pytest.mark.parametrize("left_out", [1, 3])
 def test_the_rate_is_the_rate_whether_or_not_it_divides(arrays, network, monkeypatch, left_out):
     asked, search = [], dpsgd._multiplier
     monkeypatch.setattr(dpsgd, "_multiplier", lambda *each: asked.append(each) or search(*each))

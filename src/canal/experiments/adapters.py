@@ -111,7 +111,7 @@ def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
     crowd = replace(scene, people=True)
     if smoke:  # one pass over few parameters is enough to see that it runs
         lesson = Lesson(epsilon, 2, FEW, directions=8)
-        rivals = {name: replace(RIVALS["last layers"], epochs=1, rate=0.5) for name in RIVALS}
+        rivals = {"all weights": replace(RIVALS["last layers"], epochs=1, rate=0.5)}
     found = {TAUGHT: Arm(TaughtCell(crowd, lesson))}
     for name, rival in rivals.items():
         settings = replace(rival, epsilon=epsilon, step=UNION_STEPS[name][epsilon])
