@@ -88,15 +88,11 @@ _EVERY = (("directions", 0),)
 CHANGES = {
     CHOSEN: Change(),
     "no noise, all else alike": Change((("noise", False),)),
-    "no noise, three times as far in three times the rounds": Change(
-        (("noise", False),), way=3.0, rounds=3.0
-    ),
     "half the way": Change(way=0.5),
     "twice the way": Change(way=2.0),
     "a step of 0.1, whatever the noise": Change(update=(("step", 0.1),)),
     "no momentum": Change(update=(("momentum", 0.0),)),
     "no averaging": Change(update=(("averaged", 0.0),)),
-    "steps decay to nothing": Change(update=(("decay", "cosine"),)),
     "half the rounds": Change(rounds=0.5),
     "twice the rounds": Change(rounds=2.0),
     "a third of the directions": Change(directions=1 / 3),
@@ -110,8 +106,7 @@ CHANGES = {
     "norms, head and products of rank 2": Change((*_FEW, ("rank", 2))),
     "clipped at a tenth of the norms": Change((("quantile", 0.1),)),
     "clipped at nine tenths": Change((("quantile", 0.9),)),
-    "images as they are": Change((("views", 0),)),
-    "three views of every image": Change((("views", 3),)),
+    "two views of every image": Change((("views", 2),)),
     "half of the initialisation's training": Change(start=0.5),
     "half of it, images only flipped and turned, not settled": Change(
         start=0.5, deform=0.0, settle=0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from canal.adapters.patients import Patients
@@ -12,7 +12,6 @@ from canal.experiments.course import Course
 from canal.experiments.stage import Stage
 from canal.experiments.students import NetworksCell, scored
 from canal.models import checkpoint
-from canal.plain import later
 from canal.rivals import dpsgd, pupil, votes
 from canal.rivals.dpsgd import PrivateSettings
 
@@ -56,35 +55,28 @@ class UnionCell(PrivateCell):
 
 @dataclass(frozen=True)
 class PrivateTeachersCell(PrivateCell):
-    """A network a site; their ensemble, and a student of it.
-
-    Args:
-        distilled: whether there is a student.
-    """
+    """A network a site; their ensemble, and a student of it."""
 
     kind = "private-teachers"
-
-    distilled: bool = field(default=True, metadata=later())
+    parts: ClassVar[tuple[str, ...]] = ("ensemble", "student")
 
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train them all, and measure on the test part."""
         stage = self.scene.on(places, report)
         teachers = [_private(stage, (site,), self.settings, report) for site in stage.sites]
         test = stage.part("test")
-        found = {
+        student = pupil.train(
+            *(places.runs / self.slug / "student", stage.init),
+            *(stage.part("recipient"), stage.training),
+            opinion(teachers),
+            {"teachers": asdict(self.settings)},
+            report=stage.told("student"),
+        )
+        return {
             "teachers": [scored([each], test) for each in teachers],
             "ensemble": scored(teachers, test),
+            "student": scored([student], test),
         }
-        if self.distilled:
-            student = pupil.train(
-                *(places.runs / self.slug / "student", stage.init),
-                *(stage.part("recipient"), stage.training),
-                opinion(teachers),
-                {"teachers": asdict(self.settings)},
-                report=stage.told("student"),
-            )
-            found["student"] = scored([student], test)
-        return found
 
 
 @dataclass(frozen=True)

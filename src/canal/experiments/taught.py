@@ -21,7 +21,7 @@ from canal.adapters.update import UpdateSettings
 from canal.distill.run import train as train_student
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course, CourseStage
-from canal.experiments.stage import Stage
+from canal.experiments.stage import Stage, alone
 from canal.experiments.students import scored
 from canal.models import checkpoint
 from canal.release.calibration import finite_or_none
@@ -126,9 +126,10 @@ class TaughtCell(Cell):
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Ask the patients, and measure on the test part."""
         stage = self.scene.on(places, report)
-        folder = places.runs / self.slug
-        release = self.lesson.release(stage, folder / "release", report)
-        network = self.student(stage, release, folder / "student")
+        asked = places.runs / TaughtCell(self.scene, self.lesson).slug  # students share a lesson
+        with alone(asked):
+            release = self.lesson.release(stage, asked / "release", report)
+        network = self.student(stage, release, places.runs / self.slug / "student")
         plan = release.plan
         promise = plan.calibrate(release.manifest.statistics["weights"]).guarantee
         return scored([network], stage.part("test")) | {

@@ -25,10 +25,9 @@ STEPS: dict[str, dict[str, tuple[float, ...]]] = {
         "last layers": (0.004, 0.02, 0.1),
     },
 }
-PARTS = ("ensemble", "student")
-# What else the union is tried with, of all weights and with the step that was best.
+# What else the union is tried with, of all weights and with the step that was best: as many passes
+# over the patients as adapters make.
 VARIED: dict[str, dict[str, Any]] = {
-    "twice the epochs": {"epochs": 2 * PrivateSettings.epochs},
     "twice the epochs, half of the patients a step": {
         "epochs": 2 * PrivateSettings.epochs,
         "rate": 0.5,
@@ -87,4 +86,4 @@ def _tried(scene: Course, label: str, settings: PrivateSettings) -> dict[str, Ar
     if label.startswith(UNION):
         return {f"{label}, {ending}": Arm(UnionCell(scene, settings))}
     both = PrivateTeachersCell(scene, settings)
-    return {f"{label}, {part}, {ending}": Arm(both, part) for part in PARTS}
+    return {f"{label}, {part}, {ending}": Arm(both, part) for part in both.parts}
