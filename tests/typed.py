@@ -11,29 +11,45 @@ from unittest import mock
 CANAL = Path(sys.executable).parent / "canal"
 
 
-def call(home, *arguments, code=0, timeout=300):
-    """What it says on standard output, or, where it is to fail, what it complains."""
-    done = subprocess.run(
+def start(home, *arguments):
+    """A process, and what it says."""
+    return subprocess.Popen(
         [CANAL, *map(str, arguments)],
         cwd=home,
         env=os.environ | {"CANAL_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
     )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if code == 0 else done.stderr
+
+
+def call(home, *arguments, code=0, timeout=300):
+    """What it says on standard output; where it is to fail, what it complains as well."""
+    with start(home, *arguments) as process:
+        try:
+            said, complained = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    assert process.returncode == code, complained
+    assert "Traceback" not in complained
+    return said if code == 0 else said + complained
 
 
 def call_here(home, *arguments, code=0):
     """The same in this process: a dozen interpreters would spend a minute on importing torch."""
+    ended, said, complained = here(home, home / "cache", *arguments)
+    assert ended == code, complained
+    return said if code == 0 else said + complained
+
+
+def here(home, cache, *arguments):
+    """Exit code, standard output and standard error of a command in this process."""
     from canal.cli import main
 
     said, complained, ended = io.StringIO(), io.StringIO(), 0
     with (
         contextlib.chdir(home),
-        mock.patch.dict(os.environ, {"CANAL_CACHE": str(home / "cache")}),
+        mock.patch.dict(os.environ, {"CANAL_CACHE": str(cache)}),
         mock.patch.object(sys, "argv", ["canal", *map(str, arguments)]),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(complained),
@@ -42,5 +58,4 @@ def call_here(home, *arguments, code=0):
             main()
         except SystemExit as end:
             ended = end.code or 0
-    assert ended == code, complained.getvalue()
-    return said.getvalue() if code == 0 else complained.getvalue()
+    return ended, said.getvalue(), complained.getvalue()

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from typed import call
+from typed import call_here
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +40,19 @@ def home(tmp_path_factory):
 
 
 def test_a_page_is_written_and_named_last(home):
-    said = call(home, "report", "run")
+    said = call_here(home, "report", "run")
     assert said.splitlines()[-1] == "run/report.html"
     assert "<img" not in (home / "run" / "report.html").read_text()
 
 
 def test_pictures_are_shown_when_asked_for(home):
     chosen = ("--data", "data", "--split", "split.json", "--out", "shown.html")
-    assert call(home, "report", "run", *chosen).splitlines()[-1] == "shown.html"
+    assert call_here(home, "report", "run", *chosen).splitlines()[-1] == "shown.html"
     assert (home / "shown.html").read_text().count("<img") == 5 * 3
 
 
 def test_the_same_for_programs(home):
-    found = json.loads(call(home, "report", "run", "--json"))
+    found = json.loads(call_here(home, "report", "run", "--json"))
     measured = json.loads((home / "split.json").read_text())["test"]
     assert [(arm["name"], arm["images"]) for arm in found["arms"]] == [("Alone", len(measured))]
     assert found["page"] == "run/report.html"
@@ -70,7 +70,7 @@ def test_the_same_for_programs(home):
 def test_what_cannot_be_reported_is_one_sentence(home, tmp_path, break_it, words):
     run = shutil.copytree(home / "run", tmp_path / "run")
     break_it(run)
-    said = call(home, "report", run, code=2)
+    said = call_here(home, "report", run, code=2)
     assert said.startswith("canal: ")
     assert len(said.splitlines()) == 1
     assert words in said
@@ -79,11 +79,11 @@ def test_what_cannot_be_reported_is_one_sentence(home, tmp_path, break_it, words
 def test_pictures_need_a_student_that_was_measured(home, tmp_path):
     run = shutil.copytree(home / "run", tmp_path / "run")
     (run / "alone" / "scores.csv").unlink()
-    said = call(home, "report", run, "--data", "data", code=2)
+    said = call_here(home, "report", run, "--data", "data", code=2)
     assert "canal student evaluate" in said
-    call(home, "report", run)
+    call_here(home, "report", run)
 
 
 def test_a_folder_for_the_page_that_is_not_there(home):
-    said = call(home, "report", "run", "--out", "nowhere/page.html", code=2)
+    said = call_here(home, "report", "run", "--out", "nowhere/page.html", code=2)
     assert "nowhere" in said

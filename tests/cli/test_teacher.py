@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,52 +10,32 @@ import pytest
 
 from canal.cli.teacher import _refuse_inside
 from canal.errors import InvalidValueError
+from typed import call, call_here, start
 
-CANAL = Path(sys.executable).parent / "canal"
 SMALL = ["--steps", "12", "--save-every", "4", "--batch-size", "4"]
 
 
 @pytest.fixture
 def home(tmp_path):
     """A folder with synthetic data of three hospitals, and a cache of its own."""
-    call(tmp_path, "data", "synthetic", "data", "--count", "36", "--size", "32")
+    call_here(tmp_path, "data", "synthetic", "data", "--count", "36", "--size", "32")
     (tmp_path / "empty").mkdir()
     return tmp_path
 
 
-def start(home, *arguments):
-    environment = os.environ | {"CANAL_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [CANAL, *map(str, arguments)],
-        cwd=home,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def call(home, *arguments, code=0):
-    process = start(home, *arguments)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
-    return out if code == 0 else out + err
-
-
 def test_a_sites_day(home):
-    checked = json.loads(call(home, "data", "check", "data", "--json"))
+    checked = json.loads(call_here(home, "data", "check", "data", "--json"))
     assert checked["cases"] == 36
     assert len(checked["sites"]) == 3
     cut = ("--test", "0.25", "--recipient", "6", "--partition", "site", "--out", "split.json")
-    call(home, "data", "split", "data", *cut)
+    call_here(home, "data", "split", "data", *cut)
     split = json.loads((home / "split.json").read_text())
     cohort = sorted(split["cohorts"])[0]
     model = ("--size", "32", "--base-channels", "8")
-    call(home, "init", "--out", "init", *model)
+    call_here(home, "init", "--out", "init", *model)
     chosen = ("--data", "data", "--split", "split.json")
     where = ("--init", "init", "--cohort", cohort, "--out", "teacher", "--size", "32")
-    call(home, "teacher", "train", *chosen, *where, *SMALL)
+    call_here(home, "teacher", "train", *chosen, *where, *SMALL)
     assert {path.name for path in (home / "teacher").iterdir()} >= {
         "checkpoint.json",
         "weights.safetensors",
@@ -72,7 +49,7 @@ def test_a_sites_day(home):
         == json.loads((home / "init/checkpoint.json").read_text())["initialisation"]
     )
     evaluate = ("teacher", "evaluate", "--teacher", "teacher", *chosen, "--json")
-    summary = json.loads(call(home, *evaluate))
+    summary = json.loads(call_here(home, *evaluate))
     rows = list(csv.DictReader((home / "teacher" / "scores.csv").read_text().splitlines()))
     assert summary["images"] == len(rows) == len(split["test"])
     assert summary["dice"] == pytest.approx(sum(float(row["dice"]) for row in rows) / len(rows))
@@ -80,8 +57,8 @@ def test_a_sites_day(home):
 
 
 def test_an_initialisation_trained_on_the_recipients_images(home):
-    call(home, "data", "split", "data", "--recipient", "8", "--out", "split.json")
-    told = call(
+    call_here(home, "data", "split", "data", "--recipient", "8", "--out", "split.json")
+    told = call_here(
         *(home, "init", "--out", "init", "--data", "data", "--split", "split.json"),
         *("--size", "32", "--base-channels", "8", *SMALL),
     )
@@ -90,22 +67,22 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
     assert about["notes"]["trained"]
     assert about["data"]
     again = ("--data", "data", "--split", "split.json", "--size", "32", *SMALL)
-    told = call(home, "init", "--after", "init", "--out", "settled", *again)
+    told = call_here(home, "init", "--after", "init", "--out", "settled", *again)
     after = json.loads((home / "settled" / "checkpoint.json").read_text())
     assert after["architecture"] == about["architecture"]
     assert after["initialisation"][:12] in told
     assert after["initialisation"] != about["initialisation"]
-    call(home, "data", "synthetic", "more", "--count", "5", "--size", "32", "--seed", "9")
+    call_here(home, "data", "synthetic", "more", "--count", "5", "--size", "32", "--seed", "9")
     more = ("--unlabelled", "more", "--out", "self-taught")
-    call(home, "init", "--after", "init", *more, *again)
+    call_here(home, "init", "--after", "init", *more, *again)
     taught = json.loads((home / "self-taught" / "checkpoint.json").read_text())
     assert taught["data"] != after["data"]
-    assert "give it with --after" in call(home, "init", *more, *again, code=2)
+    assert "give it with --after" in call_here(home, "init", *more, *again, code=2)
     asked = ("--after", "init", "--unlabelled", "data/endoscopy", "--out", "leaked")
-    assert "they may be a cohort's" in call(home, "init", *asked, *again, code=2)
+    assert "they may be a cohort's" in call_here(home, "init", *asked, *again, code=2)
     assert not (home / "leaked").exists()
     again = (*again, "--after", "init", "--out", "wider", "--base-channels", "24")
-    told = call(home, "init", *again, code=2)
+    told = call_here(home, "init", *again, code=2)
     assert "base_channels = 24, but init has 8; --after keeps the network" in told
     assert not (home / "wider").exists()
 
@@ -138,12 +115,12 @@ def test_a_killed_training_goes_on_to_the_same_weights(home):
 
 def test_settings_from_a_file_and_flags(home):
     (home / "canal.toml").write_text("[data]\nsize = 32\n[model]\nbase_channels = 8\n")
-    call(home, "init", "--out", "init", "--config", "canal.toml", "--norm", "instance")
+    call_here(home, "init", "--out", "init", "--config", "canal.toml", "--norm", "instance")
     about = json.loads((home / "init" / "checkpoint.json").read_text())
     assert about["size"] == [32, 32]
     assert about["architecture"]["norm"] == "instance"
     (home / "canal.toml").write_text("[training]\nstep = 3\n")
-    told = call(home, "init", "--out", "x", "--config", "canal.toml", code=2)
+    told = call_here(home, "init", "--out", "x", "--config", "canal.toml", code=2)
     assert "did you mean steps?" in told
 
 
@@ -161,12 +138,12 @@ def test_settings_from_a_file_and_flags(home):
     ],
 )
 def test_clear_words(home, arguments, word):
-    assert word in " ".join(call(home, *arguments.split(), code=2).split())
+    assert word in " ".join(call_here(home, *arguments.split(), code=2).split())
 
 
 def test_problems_are_named_and_the_exit_code_is_one(home):
     mask = next((home / "data").glob("*/masks/*.png"))
     mask.unlink()
-    told = call(home, "data", "check", "data", code=1)
+    told = call_here(home, "data", "check", "data", code=1)
     assert mask.stem in told
     assert "has no mask" in told

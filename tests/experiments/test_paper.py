@@ -15,7 +15,7 @@ from canal.experiments.preset import PRESETS
 from canal.experiments.stage import Federation, check_data
 from canal.experiments.students import Asked, NetworksCell, StudentCell, predict
 from canal.release.store import Release
-from typed import call
+from typed import call, call_here
 
 SMOKE = PRESETS["smoke"]
 
@@ -142,6 +142,6 @@ def test_another_scene_is_another_cell():
 
 
 def test_without_data_the_way_is_told(tmp_path):
-    assert "give --data" in call(tmp_path, "experiment", "table1", code=2)
-    said = call(tmp_path, "experiment", "table1", "--data", tmp_path, code=2)
+    assert "give --data" in call_here(tmp_path, "experiment", "table1", code=2)
+    said = call_here(tmp_path, "experiment", "table1", "--data", tmp_path, code=2)
     assert "holds none of the data sets" in said

@@ -23,6 +23,7 @@ from canal.privacy import Ledger
 from canal.release.aggregator import create
 from canal.release.ensemble import load_ensemble
 from canal.release.verification import verify
+from typed import here
 
 CANAL = Path(sys.executable).parent / "canal"
 SITES = ("north", "south", "west")
@@ -48,36 +49,44 @@ class Command:
         self.environment = os.environ | {"CANAL_CACHE": str(data / "cache"), "OMP_NUM_THREADS": "1"}
         self.environment.pop("CANAL_LEDGER", None)
 
-    def start(self, *more, out=None, **options):
+    def words(self, *more, out=None):
         teachers = [word for path in self.teachers.values() for word in ("--teacher", path)]
+        return [
+            *("release", "create", *teachers, "--init", self.init),
+            *("--queries", self.images, "--out", out or self.out),
+            *(("--ledger", self.ledger_path) if self.ledger else ()),
+            *more,
+        ]
+
+    def start(self, *more, out=None):
         return subprocess.Popen(
-            [
-                *(*self.within, CANAL, "release", "create", *teachers, "--init", self.init),
-                *("--queries", self.images, "--out", out or self.out),
-                *(("--ledger", self.ledger_path) if self.ledger else ()),
-                *more,
-            ],
+            [*self.within, CANAL, *self.words(*more, out=out)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment,
             text=True,
-            **options,
         )
 
-    def is_refused(self, *more, **options):
-        """Run it; give the one sentence that it says."""
-        process = self.start(*more, **options)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 2, err
-        assert out == ""
-        assert err.startswith("canal: ")
-        assert err.count("\n") == 1
-        return err
+    def ends(self, *more, out=None):
+        """Exit code and what is said; in this process, where nothing asks for one of its own."""
+        if not self.within:
+            return here(self.data, self.data / "cache", *self.words(*more, out=out))
+        process = self.start(*more, out=out)
+        said = process.communicate(timeout=120)
+        return process.returncode, *said
 
-    def succeeds(self, *more, **options):
-        process = self.start(*more, **options)
-        err = process.communicate(timeout=120)[1]
-        assert process.returncode == 0, err
+    def is_refused(self, *more, out=None):
+        """Run it; give the one sentence that it says."""
+        code, said, complained = self.ends(*more, out=out)
+        assert code == 2, complained
+        assert said == ""
+        assert complained.startswith("canal: ")
+        assert complained.count("\n") == 1
+        return complained
+
+    def succeeds(self, *more, out=None):
+        code, _, complained = self.ends(*more, out=out)
+        assert code == 0, complained
 
     def charges(self, action="reserve"):
         """How often each release was charged to each cohort under each unit, or finished there."""
@@ -265,7 +274,7 @@ def test_a_budget_that_does_not_suffice(command, tmp_path):
 @pytest.mark.slow
 def test_no_ledger_at_all(command):
     command.ledger = None
-    said = command.is_refused(cwd=command.data)
+    said = command.is_refused()
     assert "there is no ledger" in said
     assert "canal ledger budget" in said
     assert not command.out.exists()
