@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -12,6 +13,7 @@ from canal.adapters.basis import Moments
 from canal.adapters.gradients import Gradients
 from canal.adapters.norm import apart
 from canal.data.synthetic import generate
+from canal.experiments.adapters import LAST
 from canal.models.loss import task_loss
 from canal.models.unet import UNetArchitecture
 from canal.teachers.batches import to_float
@@ -25,12 +27,17 @@ TAUGHT = {
     "all weights in 9,400 directions": (("*",), 9400),
 }
 
+# What DP-SGD trains.
+TRAINED = {"all weights": ("*",), "last layers": LAST}
+
 
 def ratios() -> Iterator[Ratio]:
     """Every comparison of adapters."""
     yield norm_against_torch()
     for name, (parts, directions) in TAUGHT.items():
         yield gradients_against_a_loop(name, parts, directions)
+    for name, parts in TRAINED.items():
+        yield gradients_against_opacus(name, parts)
 
 
 def norm_against_torch() -> Ratio:
@@ -54,10 +61,7 @@ def norm_against_torch() -> Ratio:
 
 def gradients_against_a_loop(name: str, parts: tuple[str, ...], directions: int) -> Ratio:
     """The gradients of 64 patients, 32 a pass, or one after the other with what torch has."""
-    made = generate(PATIENTS, size=(64, 64))
-    images = to_float(torch.from_numpy(made.images))
-    masks = torch.from_numpy(made.masks).float()
-    network = UNetArchitecture(base_channels=8).build(0).eval()
+    images, masks, network = _crowd()
     coordinates = Adapter(parts).install(network)
     gradients, basis = Gradients(network, coordinates.names), None
     if directions:
@@ -86,3 +90,39 @@ def gradients_against_a_loop(name: str, parts: tuple[str, ...], directions: int)
 
     what = f"gradients of {PATIENTS} patients at 64 px, {len(coordinates):,} parameters ({name})"
     return compare(what, ours, "loop over patients", loop, target=3, rounds=4)
+
+
+def gradients_against_opacus(name: str, parts: tuple[str, ...]) -> Ratio:
+    """The same of what DP-SGD trains, 32 a pass, by us or by the hooks of Opacus."""
+    from opacus import GradSampleModule
+
+    images, masks, network = _crowd()
+    names = Adapter(parts).install(network).names
+    gradients = Gradients(network, names)
+    # Opacus 1.6 wants memory to be contiguous.
+    theirs = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+    for each, parameter in theirs.named_parameters():
+        parameter.requires_grad_(each in names)
+    wrapped = GradSampleModule(theirs.train())
+    halves = list(zip(images.split(32), masks.split(32), strict=True))
+
+    def ours() -> object:
+        return [gradients(*half) for half in halves]
+
+    def hooks() -> object:
+        for some, truths in halves:
+            wrapped.zero_grad()
+            task_loss(wrapped(some), truths).mean().backward()
+        return wrapped
+
+    count = sum(each.numel() for each in theirs.parameters() if each.requires_grad)
+    what = f"gradients of {PATIENTS} patients for DP-SGD, {count:,} parameters ({name})"
+    return compare(what, ours, "Opacus", hooks, target=1.5, rounds=4)
+
+
+def _crowd() -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
+    """Images and masks of all patients, and a network."""
+    made = generate(PATIENTS, size=(64, 64))
+    images = to_float(torch.from_numpy(made.images))
+    network = UNetArchitecture(base_channels=8).build(0).eval()
+    return images, torch.from_numpy(made.masks).float(), network

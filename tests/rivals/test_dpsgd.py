@@ -2,12 +2,14 @@
 
 import copy
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
 from canal.adapters.patients import Patients
@@ -67,21 +69,42 @@ def test_another_accountant_agrees(arrays, network, monkeypatch):
     assert 0.97 * 8 <= accountant.get_epsilon(1e-5) <= 1.01 * 8
 
 
-def test_it_learns_where_noise_is_small_and_not_where_it_is_large(arrays, network):
-    before = loss_of(network, arrays)
-    after = {
-        epsilon: loss_of(
-            dpsgd.train(
-                copy.deepcopy(network),
-                [Patients("here", arrays)],
-                PrivateSettings(epsilon, epochs=4, rate=0.5, step=0.2),
-                seed=0,
-            ),
-            arrays,
-        )
-        for epsilon in (60.0, 0.5)
-    }
-    assert after[60.0] < 0.95 * before < after[0.5]
+def test_it_learns_where_noise_is_small_and_not_where_it_is_large(arrays, network, monkeypatch):
+    before, after = loss_of(network, arrays), {}
+    settings = PrivateSettings(epochs=4, rate=0.5, step=0.2)
+    for noise in (0.32, 10.5):  # epsilon 60 and 0.5
+        monkeypatch.setattr(dpsgd, "_multiplier", lambda *asked, noise=noise: noise)
+        trained = dpsgd.train(copy.deepcopy(network), [Patients("here", arrays)], settings, seed=0)
+        after[noise] = loss_of(trained, arrays)
+    assert after[0.32] < 0.95 * before < after[10.5]
+
+
+@pytest.mark.parametrize("parts", [("*",), ("upcat_1.*", "final_conv.*")])
+def test_gradients_are_those_of_opacus(arrays, network, parts, monkeypatch):
+    """Of the first images that are drawn, as its own hooks compute them."""
+    seen, gradients = [], dpsgd.Gradients.__call__
+
+    def watched(self, images, masks):
+        rows = gradients(self, images, masks)
+        seen.append((self.names, images, masks, rows))
+        return rows
+
+    monkeypatch.setattr(dpsgd.Gradients, "__call__", watched)
+    # Opacus 1.6 reads activations as if they were contiguous, and is silently wrong otherwise.
+    theirs = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+    settings = PrivateSettings(epochs=1, rate=0.5, parts=parts)
+    dpsgd.train(network, [Patients("here", arrays)], settings, seed=0)
+    names, images, masks, rows = seen[0]
+    for name, each in theirs.named_parameters():
+        each.requires_grad_(name in names)
+    wrapped = GradSampleModule(theirs.train())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Full backward hook is firing")
+        task_loss(wrapped(images), masks).mean().backward()
+    have = dict(theirs.named_parameters())
+    want = torch.cat([have[name].grad_sample.flatten(1) for name in names], dim=1)
+    assert len(rows) > 5
+    assert torch.allclose(rows, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
 
 
 def test_only_what_is_named_is_trained(arrays, network):
@@ -104,12 +127,17 @@ def test_patients_are_drawn_and_not_images(arrays):
 
 def test_nobody_may_be_drawn(arrays, network, monkeypatch):
     """Of three patients at a rate of a third, in some of nine steps; noise is added even then."""
-    losses, loss = [], dpsgd.task_loss
-    monkeypatch.setattr(dpsgd, "task_loss", lambda *each: losses.append(1) or loss(*each))
+    drawn, hand_over = [], dpsgd._hand_over
+    monkeypatch.setattr(
+        dpsgd, "_hand_over", lambda rows, *each: drawn.append(len(rows)) or hand_over(rows, *each)
+    )
     few = Patients("here", arrays.rows(arrays.ids[:6]))
     settings = PrivateSettings(epochs=3, rate=0.3, parts=("final_conv.*",))
     trained = dpsgd.train(network, [few], settings, seed=0)
-    assert 0 < len(losses) < 9
+    assert len(drawn) == 9
+    assert 0 in drawn
+    assert any(drawn)
+    assert all(each.grad_sample is None for each in trained.final_conv.parameters())
     assert all(math.isfinite(float(each.detach().sum())) for each in trained.parameters())
 
 

@@ -2,7 +2,9 @@
 
 One patient is one unit: a step draws patients by chance, each with the same probability, and one
 image of each of them, so Opacus's accountant, which counts what it samples, counts patients. They
-are added or removed, as with adapters.
+are added or removed, as with adapters. Opacus draws, clips, adds noise and accounts; every
+patient's gradient is computed as that of adapters is, since its own hooks take about twice as long
+for the same numbers (`python -m bench adapters`).
 """
 
 from __future__ import annotations
@@ -10,16 +12,16 @@ from __future__ import annotations
 import fnmatch
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from canal.adapters.gradients import Gradients
 from canal.adapters.patients import Patients
 from canal.errors import InvalidValueError
-from canal.models.loss import task_loss
 from canal.models.unet import lay_out
 from canal.teachers.batches import augmented, to_float
 
@@ -86,32 +88,33 @@ def train(
     import torch
     from torch.utils.data import DataLoader
 
-    # Opacus 1.6 reads activations as if they were contiguous, and is silently wrong otherwise.
-    network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    for name, each in network.named_parameters():
-        each.requires_grad_(any(fnmatch.fnmatch(name, part) for part in settings.parts))
-    wanted = [each for each in network.parameters() if each.requires_grad]
-    if not wanted:
+    trained = {
+        name: each
+        for name, each in network.named_parameters()
+        if any(fnmatch.fnmatch(name, part) for part in settings.parts)
+    }
+    if not trained:
         raise InvalidValueError(f"no parameter is called {' or '.join(settings.parts)}")
+    gradients = Gradients(network, list(trained))
+    size = sum(each.numel() for each in trained.values())
     clip = settings.clip
     if clip is None:
         if public is None:
             raise InvalidValueError("no clip; give one, or public images to take it from")
-        clip = median_length(network, public)
+        clip = median_length(gradients, public)
     crowd: Any = _Crowd(sites, seed)
     loader: DataLoader[Any] = DataLoader(
         crowd,
         batch_size=math.ceil(len(crowd) / round(1 / settings.rate)),
         generator=torch.Generator().manual_seed(seed),
     )
-    optimizer = torch.optim.SGD(wanted, settings.step, momentum=settings.momentum)
+    optimizer = torch.optim.SGD(trained.values(), settings.step, momentum=settings.momentum)
     with warnings.catch_warnings():
-        # A research run has no use for a secure generator, images need no gradient, and orders of
-        # Renyi only give its accountant a place to start from.
+        # A research run has no use for a secure generator, and orders of Renyi only give its
+        # accountant a place to start from.
         warnings.filterwarnings("ignore", "Secure RNG turned off")
-        warnings.filterwarnings("ignore", "Full backward hook is firing")
         warnings.filterwarnings("ignore", "Optimal order is the")
-        wrapped, private, drawn = PrivacyEngine(accountant="prv").make_private(
+        _, private, drawn = PrivacyEngine(accountant="prv").make_private(
             module=network.train(),
             optimizer=optimizer,
             data_loader=loader,
@@ -119,6 +122,7 @@ def train(
                 settings.epsilon, settings.delta, settings.epochs, len(loader)
             ),
             max_grad_norm=clip,
+            grad_sample_mode="no_op",  # gradients are ours
             noise_generator=torch.Generator().manual_seed(seed + 1),
         )
         done, total = 0, settings.epochs * len(drawn)
@@ -128,32 +132,33 @@ def train(
             ) as batches:
                 for images, masks in batches:
                     private.zero_grad()
-                    if len(images):
-                        task_loss(wrapped(images), masks).mean().backward()
-                    else:  # chance drew nobody; noise is added all the same
-                        for each in wanted:
-                            each.grad_sample = each.new_zeros((0, *each.shape))  # type: ignore[attr-defined]
+                    # Chance may draw nobody; noise is added all the same.
+                    rows = gradients(images, masks) if len(images) else torch.zeros(0, size)
+                    _hand_over(rows, trained.values())
                     private.step()
             done += len(drawn)
             report(done, total)
-    wrapped.remove_hooks()
-    for each in network.parameters():
-        each.requires_grad_(True)
+    private.zero_grad()  # gradients of patients do not stay with the network
     return lay_out(network).eval()
 
 
-def median_length(network: nn.Module, arrays: Arrays) -> float:
+def _hand_over(rows: Tensor, parameters: Collection[nn.Parameter]) -> None:
+    """Put every image's gradient where Opacus's optimizer looks for it."""
+    sizes = [each.numel() for each in parameters]
+    for each, part in zip(parameters, rows.split(sizes, dim=1), strict=True):
+        each.grad_sample = part.reshape(-1, *each.shape)  # type: ignore[attr-defined]
+
+
+def median_length(gradients: Gradients, arrays: Arrays) -> float:
     """Of the gradients of single images, with respect to what is trained of a network."""
     import torch
 
-    wanted = [each for each in network.parameters() if each.requires_grad]
     lengths = []
-    for row in range(len(arrays.ids)):
-        one = slice(row, row + 1)
-        images = to_float(torch.from_numpy(arrays.images[one].copy()))
-        masks = torch.from_numpy(arrays.masks[one].copy()).float()
-        found = torch.autograd.grad(task_loss(network(images), masks).mean(), wanted)
-        lengths.append(math.sqrt(sum(float(each.double().square().sum()) for each in found)))
+    for start in range(0, len(arrays.ids), _PHYSICAL):
+        some = slice(start, start + _PHYSICAL)
+        images = to_float(torch.from_numpy(arrays.images[some].copy()))
+        masks = torch.from_numpy(arrays.masks[some].copy()).float()
+        lengths += gradients(images, masks).double().norm(dim=1).tolist()
     return float(np.median(lengths))
 
 
