@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.teachers.evaluate import resampled_means
+
 Floats = NDArray[np.float64]
 DRAWS = 4000
 
@@ -59,7 +61,7 @@ class Sample:
         for seeds in rng.integers(count, size=(count, DRAWS)):
             for seed, (values, people) in enumerate(zip(self.values, self.people, strict=True)):
                 chosen = np.flatnonzero(seeds == seed)
-                found[chosen] += _resampled(values, people, len(chosen), rng) / count
+                found[chosen] += resampled_means(values, people, len(chosen), rng) / count
         return found
 
 
@@ -109,13 +111,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         corrected[place] = largest
     return corrected
-
-
-def _resampled(
-    values: Floats, people: NDArray[np.int64], draws: int, rng: np.random.Generator
-) -> Floats:
-    """Means over images when people are drawn with replacement."""
-    sums, counts = np.bincount(people, values), np.bincount(people)
-    chosen = rng.integers(len(sums), size=(draws, len(sums)))
-    means: Floats = sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
-    return means

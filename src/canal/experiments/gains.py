@@ -133,12 +133,14 @@ class Gains:
         epsilons: of the lessons.
         changes: by label.
         tuning: of rivals.
+        allocated: what is taught where noise could be allocated over channels, by label.
     """
 
     scenes: tuple[Course, ...]
     epsilons: tuple[float, ...] = EPSILONS
     changes: dict[str, Change] = field(default_factory=lambda: dict(CHANGES))
     tuning: Tuning = field(default_factory=Tuning)
+    allocated: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(_ALLOCATED))
 
     @classmethod
     def of(cls, preset: Preset) -> Gains:
@@ -150,9 +152,8 @@ class Gains:
             return cls(scenes)
         few = {name: CHANGES[name] for name in (CHOSEN, "the same, ellipsoid")}
         few["a student of it"] = Change(queries=6)
-        return cls(
-            scenes, EPSILONS[:1], few, Tuning(EPSILONS[:1], {UNION: {"last layers": (0.02,)}}, {})
-        )
+        tried = Tuning(EPSILONS[:1], {UNION: {"last layers": (0.02,)}}, {})
+        return cls(scenes, EPSILONS[:1], few, tried, {"norms and head": FEW})
 
     def lesson(self, epsilon: float) -> Lesson:
         """As chosen; a tiny one where the network is."""
@@ -180,14 +181,9 @@ class Gains:
 
     def harm(self) -> list[HarmCell]:
         """What allocation over channels leaves of the harm of noise."""
-        return [cell for cells in self.allocated().values() for cell in cells]
-
-    def allocated(self) -> dict[str, list[HarmCell]]:
-        """The same, by what is taught; one cell a hospital."""
-        return {
-            label: [HarmCell(scene, parts) for scene in self.scenes]
-            for label, parts in _ALLOCATED.items()
-        }
+        return [
+            HarmCell(scene, parts) for parts in self.allocated.values() for scene in self.scenes
+        ]
 
 
 def _flipped_only(scene: Course) -> Course:
@@ -265,9 +261,9 @@ def _consensus(gains: Gains, places: Places) -> Sequence[str]:
 def harm_table(gains: Gains, places: Places) -> str:
     """What is left where noise is allocated over channels, of the harm of flat noise."""
     lines = []
-    for label, cells in gains.allocated().items():
-        for cell in cells:
-            found = cell.result(places)
-            shares = [f"{100 * found[name]:.0f} %" for name in ("theory", "ellipsoid", "channels")]
-            lines.append(row([f"{cell.scene.data_set}, {label}", *shares]))
+    labels = {parts: label for label, parts in gains.allocated.items()}
+    for cell in gains.harm():
+        found = cell.result(places)
+        shares = [f"{100 * found[name]:.0f} %" for name in ("theory", "ellipsoid", "channels")]
+        lines.append(row([f"{cell.scene.data_set}, {labels[cell.parts]}", *shares]))
     return table(_HARM, lines)

@@ -123,9 +123,12 @@ def summary(found: list[Score]) -> dict[str, Any]:
 
 
 def resampled_means(
-    values: NDArray[np.float64], people: Sequence[str], draws: int
+    values: NDArray[np.float64],
+    people: Sequence[str] | NDArray[np.int64],
+    draws: int,
+    rng: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
-    """Means over images when people are drawn anew, with replacement; from a fixed seed.
+    """Means over images when people are drawn anew, with replacement.
 
     Two images of one person are no two witnesses: who is drawn comes with all images.
 
@@ -133,15 +136,14 @@ def resampled_means(
         values: one for each image.
         people: whom each image shows.
         draws: how many means.
+        rng: draws them; the same every time if none is given.
     """
-    _, who = np.unique(np.array(people, dtype=object).astype(str), return_inverse=True)
+    _, who = np.unique(people, return_inverse=True)
     sums, counts = np.bincount(who, values), np.bincount(who)
-    rng = np.random.default_rng(0)
-    means = [
-        sums[chosen].sum() / counts[chosen].sum()
-        for chosen in (rng.integers(len(sums), size=len(sums)) for _ in range(draws))
-    ]
-    return np.array(means)
+    rng = np.random.default_rng(0) if rng is None else rng
+    chosen = rng.integers(len(sums), size=(draws, len(sums)))
+    means: NDArray[np.float64] = sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
+    return means
 
 
 def write_csv(path: Path, found: list[Score]) -> None:
