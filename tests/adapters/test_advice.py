@@ -56,10 +56,10 @@ def settled(make_plan, shared, advice, update=None, **choices):
     return advice.settle(update or UpdateSettings(), mechanism), mechanism
 
 
-def test_the_murmur_is_the_length_of_the_noise_on_the_mean_of_all_rounds(make_plan, shared):
+def test_noise_length_is_the_length_of_the_noise_on_the_mean_of_all_rounds(make_plan, shared):
     _, mechanism = settled(make_plan, shared, Advice())
     plan, sigma = mechanism.calibrated.plan, mechanism.calibrated.sigma[0]
-    assert mechanism.murmur == pytest.approx(
+    assert mechanism.noise_length == pytest.approx(
         sigma * math.sqrt(plan.parameters) / (plan.patients * math.sqrt(plan.rounds))
     )
     rng = np.random.default_rng(0)
@@ -70,7 +70,7 @@ def test_the_murmur_is_the_length_of_the_noise_on_the_mean_of_all_rounds(make_pl
     ]
     found = float((sum(rounds) / plan.rounds).norm())
     # One length of about 1,500 numbers: five standard errors are below a tenth (1 in 10^6).
-    assert found == pytest.approx(mechanism.murmur, rel=0.1)
+    assert found == pytest.approx(mechanism.noise_length, rel=0.1)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -79,7 +79,7 @@ def test_unanimous_patients_lead_as_far_as_the_advice_says(make_plan, shared, mo
     update = UpdateSettings(momentum=momentum, averaged=averaged)
     found, mechanism = settled(make_plan, shared, Advice(way=2.0, furthest=1e9), update)
     far = found.step * found.reach(mechanism.calibrated.plan.rounds)
-    assert far == pytest.approx(2.0 / mechanism.murmur**2, rel=0.005)
+    assert far == pytest.approx(2.0 / mechanism.noise_length**2, rel=0.005)
     assert float(f"{found.step:.2e}") == found.step
 
 
@@ -87,7 +87,7 @@ def test_without_noise_it_goes_the_furthest(make_plan, shared):
     found, mechanism = settled(make_plan, shared, Advice(furthest=7.0), allocation="none")
     far = found.step * found.reach(mechanism.calibrated.plan.rounds)
     assert far == pytest.approx(7.0, rel=0.005)
-    assert mechanism.murmur == 0
+    assert mechanism.noise_length == 0
 
 
 def test_a_step_that_is_given_stays(make_plan, shared):

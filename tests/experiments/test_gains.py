@@ -25,8 +25,8 @@ def test_the_page_says_what_allocation_leaves_of_the_harm():
 @pytest.mark.parametrize(
     ("changed", "before", "sentence"),
     [
-        ("the same, ellipsoid", "norms and head alone", "`ellipsoid` {} at epsilon 8 and {}"),
-        ("the same, channels", "norms and head alone", "`channels` {} and {}"),
+        ("ellipsoid", "norms and head alone", "`ellipsoid` {} at epsilon 8 and {}"),
+        ("channels", "norms and head alone", "`channels` {} and {}"),
         (CHOSEN, "an initialisation that did not settle", "settling gains {} at epsilon 8 and {}"),
     ],
 )

@@ -142,7 +142,7 @@ def test_nobody_may_be_drawn(arrays, network, monkeypatch):
 
 
 def test_a_name_that_is_not_there(arrays, network):
-    with pytest.raises(InvalidValueError, match=r"no parameter is called last\.\*"):
+    with pytest.raises(InvalidValueError, match=r"no parameter is called 'last\.\*'"):
         dpsgd.train(network, [Patients("a", arrays)], PrivateSettings(parts=("last.*",)), seed=0)
 
 

@@ -61,7 +61,7 @@ class Advice:
         """
         if update.step is not None:
             return update
-        noise = mechanism.murmur**2
+        noise = mechanism.noise_length**2
         far = min(self.furthest, self.way / noise) if noise else self.furthest
         step = far / update.reach(mechanism.calibrated.plan.rounds)
         # Three digits: it is read by people, and repeated by other machines.

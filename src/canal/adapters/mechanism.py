@@ -73,7 +73,7 @@ class Mechanism:
         return self.calibrated.sigma[self.clip.blocks]
 
     @property
-    def murmur(self) -> float:
+    def noise_length(self) -> float:
         """How long the noise is on the mean of all rounds; unanimous patients are one long."""
         plan = self.calibrated.plan
         units = self.sigma * plan.excess * self.clip.direction

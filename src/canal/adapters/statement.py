@@ -112,7 +112,8 @@ _NOT_PROTECTED = [
     "What is true of patients in general: a good model shows it whether or not a given patient "
     "took part.",
     "The recipient's own images. They count as public: the initialisation was trained on them, and "
-    "scales and bounds were measured with them.",
+    "scales, bounds and, where there is one, the basis were measured with them. A basis holds "
+    "directions of their gradients, and may tell a reader what they show.",
     "Names of cohorts, how many there are, and every number of the plan: they are published as "
     "they are.",
     "Other releases about the same patients. Their costs add up; the ledger of each site keeps the "
@@ -147,8 +148,7 @@ def _mechanism(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
     number = (
         f"The number of patients was counted with noise of {short(calibrated.count_sigma)}."
         if plan.count
-        else f"The number of patients, {plan.patients}, is what somebody stated in public; it was "
-        "not read from any cohort."
+        else f"The number of patients, {plan.patients}, is what somebody stated."
     )
     first = (
         f"{plan.rounds} sums over patients of gradients for {plan.parameters} parameters"
@@ -170,8 +170,8 @@ def _mechanism(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
         f"{spread}. Gradients are summed as integers on a lattice of step {step}, the noise is an "
         f"integer too ({facts.sampler}); its finite precision is part of every epsilon here.",
         "A patient's part depends on that patient alone: augmentation follows from the patient's "
-        "own pixels, and before the first round the machine was seen to compute every image's "
-        "gradient to the same bits whatever is computed beside it.",
+        "own pixels, and before the first round the machine was tried: with made-up images it "
+        "computed each gradient to the same bits, whatever was computed beside it.",
         "Epsilon follows from rho by "
         + (
             "the exact curve of the Gaussian mechanism."
@@ -191,10 +191,18 @@ def _assumptions(plan: AdapterPlan) -> list[str]:
     sentences = [
         "No patient is in more than one cohort, or under two names in one. A patient who is twice "
         "there has twice the distance to move things by.",
+        "A patient is whom the records of a site name. Where they name lesions, sequences or cases "
+        "instead, it is each of these that is protected, and a person with several pays more.",
+        "Every cohort has a patient with a label; one that has none is refused, and that shows.",
         "None of the recipient's images shows a patient of a cohort.",
         "The shared initialisation depends on no cohort.",
         "ChaCha20 under keys from HKDF-SHA256 cannot be told from true randomness.",
     ]
+    if not plan.count:
+        sentences.append(
+            "The number of patients was public before; nobody took it from the cohorts' records "
+            "for this release."
+        )
     if plan.trust == "trusted":
         return [
             *sentences,

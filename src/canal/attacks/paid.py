@@ -1,13 +1,14 @@
-r"""What real patients paid for a release of adapters, exactly: every one of them a canary.
+r"""What real patients paid for a release of adapters: every one of them a canary.
 
 The network of every round follows from sums that were published, so whoever has a patient's images
 computes again what that patient added to each of them, $n_{t,b}$ lattice steps $\gamma$ in block b
-of round t. Given the rounds as they went, the release tells with that patient from without as one
-Gaussian with
+of round t. Along the rounds as they went, that part moves the sums as far as one Gaussian with
 $$\mu = \Bigl(\sum_t \sum_b \lVert \gamma n_{t,b} \rVert^2 / \sigma_b^2
     + [\text{patients are counted}] / \sigma_N^2\Bigr)^{1/2}.$$
-No sampling is needed. It is what *this* patient paid; the guarantee is for the worst patient there
-could be. No noise is in these numbers: they are for the hospital, not for the public.
+tells apart (the accounting of individuals, Feldman and Zrnic 2021). No sampling is needed. It is
+what *this* patient paid on *this* way, which other noise would have led elsewhere; the guarantee
+is for the worst patient and any way. These numbers have no noise in them: they are for the
+hospital, not for the public.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from canal.adapters.gradients import Gradients
-from canal.adapters.patients import Patients
+from canal.adapters.patients import CHUNK, Patients
 from canal.attacks.canary import Canary
 from canal.attacks.outcome import exact_epsilon
 from canal.errors import InvalidValueError
@@ -63,8 +64,8 @@ class Paid(Canary):
             return f"{said}more than any epsilon; there is no noise."
         worst, middle = (exact_epsilon(mu, self.delta) for mu in (self.allowed, self.median))
         said += (
-            f"epsilon {number(self.epsilon)} at delta {short(self.delta)}, exactly, and one in the "
-            f"middle {number(middle)}; "
+            f"epsilon {number(self.epsilon)} at delta {short(self.delta)} along its rounds, and "
+            f"one in the middle {number(middle)}; "
         )
         if self.longest > 1 + 1e-12:
             said += f"somebody's part was {self.longest:.4g} bounds long, and 1 is stated."
@@ -88,7 +89,11 @@ class Paid(Canary):
 
 
 def chosen(
-    release: AdapterRelease, cohort: str, arrays: Arrays, most: int | None
+    release: AdapterRelease,
+    cohort: str,
+    arrays: Arrays,
+    most: int | None,
+    chunk: int = CHUNK,
 ) -> tuple[Patients, int]:
     """The first patients of a site, as they took part in a release, and how many it has.
 
@@ -97,14 +102,15 @@ def chosen(
         cohort: name of the site's cohort.
         arrays: its images; private.
         most: how many; all if not given.
+        chunk: images a pass, as the site had them: batches of another shape have other last bits.
     """
     if most is not None and most < 1:
         raise InvalidValueError(f"most = {most!r} must be at least 1")
     views = int(release.manifest.participants["views"])
-    everybody = Patients(cohort, arrays, views=views)
+    everybody = Patients(cohort, arrays, views=views, chunk=chunk)
     rows = [row for who in list(everybody.rows)[:most] for row in everybody.rows[who]]
     some = arrays.rows([arrays.ids[row] for row in rows])
-    return Patients(cohort, some, views=views), len(everybody)
+    return Patients(cohort, some, views=views, chunk=chunk), len(everybody)
 
 
 def measure(

@@ -39,6 +39,7 @@ class _Given:
     init: Path | None
     data: Path | None
     most: int | None
+    chunk: int | None
     split: Path | None
     part: str | None
     normal: bool
@@ -101,6 +102,10 @@ def audit(
             rich_help_panel=_ADAPTERS,
         ),
     ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(help="Images a pass, as in the release.", rich_help_panel=_ADAPTERS),
+    ] = None,
     split: Annotated[
         Path | None, typer.Option(help="A split of the folder; without it, all cases.")
     ] = None,
@@ -121,7 +126,7 @@ def audit(
     from canal.adapters.store import AdapterRelease
     from canal.attacks.kinds import auditor_of
 
-    given = _Given(teacher, queries, without, init, data, most, split, part, normal)
+    given = _Given(teacher, queries, without, init, data, most, chunk, split, part, normal)
     opened = open_release(release)
     chosen = () if unit is None else (unit,)
     if isinstance(opened, AdapterRelease):
@@ -150,7 +155,7 @@ def _play(auditor: Auditor) -> Audit:
 
 def _of_features(release: Release, given: _Given, auditor: Auditor) -> Audit:
     given.refuse(
-        ("init", "data", "most"),
+        ("init", "data", "most", "chunk"),
         "features",
         "its noise is seen with --teacher for every site and --queries",
     )
@@ -179,8 +184,8 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
         "what a hospital's own patients paid is seen with --init and --data",
     )
     together = (given.init, given.data)
-    alone = (given.most, given.split, given.part)
-    if together.count(None) == 1 or (None in together and alone != (None, None, None)):
+    alone = {given.most, given.chunk, given.split, given.part}
+    if together.count(None) == 1 or (None in together and alone != {None}):
         raise InvalidValueError(
             "what a hospital's own patients paid is seen with --init and --data; give both or none"
         )
@@ -200,6 +205,7 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
 
 
 def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:
+    from canal.adapters.patients import CHUNK
     from canal.attacks.paid import chosen, measure
     from canal.cli.adapters import Images
     from canal.cli.progress import counting
@@ -207,7 +213,8 @@ def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Pai
 
     name = given.part or data.resolve().name
     arrays = Images(init, normal=given.normal).load(data, given.split, name)
-    people, among = chosen(release, name, arrays, given.most)
+    chunk = CHUNK if given.chunk is None else given.chunk
+    people, among = chosen(release, name, arrays, given.most, chunk)
     with counting("what patients paid", people.passes * len(release)) as progress:
         network, _ = load_initialisation(init)
         return measure(release, network, people, among, progress)

@@ -162,7 +162,7 @@ def page(preset: Preset, places: Places) -> str:
 
 
 def figures(preset: Preset, places: Places) -> dict[str, str]:
-    """Adapters between alone and pooled, beside the nearest rival; one figure for each epsilon."""
+    """Adapters between alone and pooled, beside DP-SGD; one figure for each epsilon."""
     data_sets = read(preset, places)
     found = {}
     for epsilon in _epsilons(preset):

@@ -18,8 +18,8 @@ class DataSet:
 
     Args:
         name: of the data set.
-        networks: results of `NetworksCell`, one a seed.
-        arms: results of `StudentCell` by arm, one a seed.
+        networks: who is tested, and what there is beside the arms; one a seed.
+        arms: Dice of every arm, image by image; one a seed.
     """
 
     name: str

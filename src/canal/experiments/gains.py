@@ -1,6 +1,7 @@
 """What each choice is worth, on invented hospitals: how the settings of adapters were chosen.
 
-One thing is changed at a time. None of it costs privacy, and no real patient was looked at.
+One row, one change, as its name says; differences are to what was chosen, or to the row that is
+named. None of it costs privacy, and no real patient was looked at.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Change:
         unlabelled: images more that the initialisation labels itself, and learns from.
         tuned: steps on the recipient's own images afterwards.
         queries: unlabelled images on which a student learns what the taught network says.
+        beside: label of the row that this one is held against.
     """
 
     lesson: tuple[tuple[str, object], ...] = ()
@@ -55,6 +57,7 @@ class Change:
     unlabelled: int = 0
     tuned: int = 0
     queries: int = 0
+    beside: str = CHOSEN
 
     def cell(self, scene: Course, lesson: Lesson) -> TaughtCell:
         """A lesson with this change, and no other."""
@@ -85,6 +88,7 @@ class Change:
 
 _FEW = (("parts", FEW),)
 _EVERY = (("directions", 0),)
+_ALONE = "norms and head alone"
 CHANGES = {
     CHOSEN: Change(),
     "no noise, all else alike": Change((("noise", False),)),
@@ -100,9 +104,9 @@ CHANGES = {
     "directions as they are, p = 0": Change(update=(("power", 0.0),)),
     "all directions alike, p = 1": Change(update=(("power", 1.0),)),
     "no basis, all weights": Change(_EVERY),
-    "norms and head alone": Change(_FEW),
-    "the same, ellipsoid": Change((*_FEW, ("allocation", "ellipsoid"))),
-    "the same, channels": Change((*_FEW, ("allocation", "channels"))),
+    _ALONE: Change(_FEW),
+    "ellipsoid": Change((*_FEW, ("allocation", "ellipsoid")), beside=_ALONE),
+    "channels": Change((*_FEW, ("allocation", "channels")), beside=_ALONE),
     "norms, head and products of rank 2": Change((*_FEW, ("rank", 2))),
     "clipped at a tenth of the norms": Change((("quantile", 0.1),)),
     "clipped at nine tenths": Change((("quantile", 0.9),)),
@@ -150,7 +154,7 @@ class Gains:
         scenes = tuple(replace(course(preset, each, 0), invented=images) for each in hospitals)
         if not preset.smoke:
             return cls(scenes)
-        few = {name: CHANGES[name] for name in (CHOSEN, "the same, ellipsoid")}
+        few = {name: CHANGES[name] for name in (CHOSEN, _ALONE, "ellipsoid")}
         few["a student of it"] = Change(queries=6)
         tried = Tuning(EPSILONS[:1], {UNION: {"last layers": (0.02,)}}, {})
         return cls(scenes, EPSILONS[:1], few, tried, {"norms and head": FEW})
@@ -227,14 +231,14 @@ def page(preset: Preset, places: Places) -> str:
 
 def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
     lines = []
-    for label in gains.changes:
-        cells = [label]
+    for label, change in gains.changes.items():
+        cells = [label if change.beside == CHOSEN else f"{label}, less {change.beside}"]
         for epsilon in gains.epsilons:
-            arm, ours = f"{label} {epsilon:g}", f"{CHOSEN} {epsilon:g}"
+            arm, other = f"{label} {epsilon:g}", f"{change.beside} {epsilon:g}"
             if label == CHOSEN:
                 cells.append(f"{shown(data.dice(arm).estimate())}; gap closed: {data.closed(arm)}")
             else:
-                cells.append(shown(data.gain(arm, ours), signed=True))
+                cells.append(shown(data.gain(arm, other), signed=True))
         lines.append(row(cells))
     return lines
 

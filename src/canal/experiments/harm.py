@@ -12,7 +12,7 @@ draw leaves something else; and neither counts what a clip takes from the signal
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from canal.adapters.shared import share
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course
 
-ALLOCATIONS: tuple[Allocation, ...] = tuple(set(get_args(Allocation)) - {"none"})
+ALLOCATIONS: tuple[Allocation, ...] = ("flat", "ellipsoid", "channels")
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,24 @@
 """DP-SGD by Opacus: a network that is private itself, so that anything may be done with it.
 
 One patient is one unit: a step draws patients by chance, each with the same probability, and one
-image of each of them, so Opacus's accountant, which counts what it samples, counts patients. They
-are added or removed, as with adapters. Opacus draws, clips, adds noise and accounts; every
-patient's gradient is computed as that of adapters is, since its own hooks take about twice as long
-for the same numbers (`python -m bench adapters`).
+image of each of them (adapters take the mean over all). So Opacus's accountant, which counts what
+it samples, counts patients. They are added or removed, as with adapters. Opacus draws, clips, adds
+noise and accounts; the gradients are ours (`canal.adapters.gradients`), since its own hooks take
+about twice as long for the same numbers (`python -m bench adapters`).
 """
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from canal.adapters.adapter import Adapter
 from canal.adapters.gradients import Gradients
 from canal.adapters.patients import Patients
 from canal.errors import InvalidValueError
@@ -46,7 +46,7 @@ class PrivateSettings:
         step: of SGD with momentum.
         momentum: of the same.
         clip: of a patient's gradient; None for the median length of those of public images.
-        parts: patterns of names of the parameters that are trained.
+        parts: of the network that are trained, as an `Adapter` names them.
     """
 
     epsilon: float = 8.0
@@ -88,15 +88,10 @@ def train(
     import torch
     from torch.utils.data import DataLoader
 
-    trained = {
-        name: each
-        for name, each in network.named_parameters()
-        if any(fnmatch.fnmatch(name, part) for part in settings.parts)
-    }
-    if not trained:
-        raise InvalidValueError(f"no parameter is called {' or '.join(settings.parts)}")
-    gradients = Gradients(network, list(trained))
-    size = sum(each.numel() for each in trained.values())
+    coordinates = Adapter(settings.parts).install(network)
+    gradients = Gradients(network, coordinates.names)
+    have = dict(network.named_parameters())
+    trained = [have[name] for name in coordinates.names]
     clip = settings.clip
     if clip is None:
         if public is None:
@@ -108,7 +103,7 @@ def train(
         batch_size=math.ceil(len(crowd) / round(1 / settings.rate)),
         generator=torch.Generator().manual_seed(seed),
     )
-    optimizer = torch.optim.SGD(trained.values(), settings.step, momentum=settings.momentum)
+    optimizer = torch.optim.SGD(trained, settings.step, momentum=settings.momentum)
     with warnings.catch_warnings():
         # A research run has no use for a secure generator, and orders of Renyi only give its
         # accountant a place to start from.
@@ -133,8 +128,8 @@ def train(
                 for images, masks in batches:
                     private.zero_grad()
                     # Chance may draw nobody; noise is added all the same.
-                    rows = gradients(images, masks) if len(images) else torch.zeros(0, size)
-                    _hand_over(rows, trained.values())
+                    nothing = torch.zeros(0, len(coordinates))
+                    _hand_over(gradients(images, masks) if len(images) else nothing, trained)
                     private.step()
             done += len(drawn)
             report(done, total)
@@ -142,7 +137,7 @@ def train(
     return lay_out(network).eval()
 
 
-def _hand_over(rows: Tensor, parameters: Collection[nn.Parameter]) -> None:
+def _hand_over(rows: Tensor, parameters: Sequence[nn.Parameter]) -> None:
     """Put every image's gradient where Opacus's optimizer looks for it."""
     sizes = [each.numel() for each in parameters]
     for each, part in zip(parameters, rows.split(sizes, dim=1), strict=True):
