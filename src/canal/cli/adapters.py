@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from canal.adapters.update import UpdateSettings
 from canal.cli import plan_options as options
 from canal.cli.card import print_made
+from canal.cli.images import Images
 from canal.cli.ledger import ToCharge, ledger_to_charge
-from canal.cli.network import Normal, load_part, refuse_cohorts
-from canal.teachers.settings import DataSettings
-
-if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+from canal.cli.network import Normal
 
 adapters_app = typer.Typer(
     no_args_is_help=True,
@@ -253,44 +250,3 @@ def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> d
                 f"{name!r} is no cohort of {split}; there are {', '.join(known)}"
             )
     return dict.fromkeys(cohort or known, data[0])
-
-
-class Images:
-    """Images as the shared network wants them."""
-
-    def __init__(self, init: Path, *, normal: bool = True) -> None:
-        from canal.models.unet import UNetArchitecture
-        from canal.teachers.run import load_initialisation
-
-        self.init, self.normal = init, normal
-        _, self.made = load_initialisation(init)
-        self.architecture = UNetArchitecture.from_json(self.made.architecture)
-
-    def load(
-        self, folder: Path, split: Path | None, part: str, *, unlabelled: bool = False
-    ) -> Arrays:
-        """A folder, or a part of it."""
-        from canal.teachers.run import check_fit
-
-        known = DataSettings(self.made.size[0], self.architecture.in_channels, self.normal)
-        arrays = load_part(folder, split, part, known, unlabelled=unlabelled)
-        check_fit(self.architecture, self.made.size, arrays, str(self.init))
-        return arrays
-
-    def public(
-        self, data: Sequence[Path], split: Path | None, queries: Path | None, recipient: str
-    ) -> Arrays:
-        """The recipient's images: a folder of its own, or its part of the split."""
-        from canal.errors import InvalidValueError
-
-        private = [folder.resolve() for folder in data]
-        shared = queries is None or queries.resolve() in private
-        if shared and split is not None:
-            refuse_cohorts(split, recipient)
-            return self.load(data[0], split, recipient, unlabelled=True)
-        if queries is None or shared:
-            raise InvalidValueError(
-                "scales and bounds are measured on images of the recipient's own; give their "
-                "folder with --queries, or a split that names them"
-            )
-        return self.load(queries, None, recipient, unlabelled=True)

@@ -207,7 +207,7 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
 def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:
     from canal.adapters.patients import CHUNK
     from canal.attacks.paid import chosen, measure
-    from canal.cli.adapters import Images
+    from canal.cli.images import Images
     from canal.cli.progress import counting
     from canal.teachers.run import load_initialisation
 

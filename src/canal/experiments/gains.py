@@ -138,6 +138,7 @@ class Gains:
         changes: by label.
         tuning: of rivals.
         allocated: what is taught where noise could be allocated over channels, by label.
+        tiny: lessons only show that they run.
     """
 
     scenes: tuple[Course, ...]
@@ -145,6 +146,7 @@ class Gains:
     changes: dict[str, Change] = field(default_factory=lambda: dict(CHANGES))
     tuning: Tuning = field(default_factory=Tuning)
     allocated: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(_ALLOCATED))
+    tiny: bool = False
 
     @classmethod
     def of(cls, preset: Preset) -> Gains:
@@ -157,13 +159,12 @@ class Gains:
         few = {name: CHANGES[name] for name in (CHOSEN, _ALONE, "ellipsoid")}
         few["a student of it"] = Change(queries=6)
         tried = Tuning(EPSILONS[:1], {UNION: {"last layers": (0.02,)}}, {})
-        return cls(scenes, EPSILONS[:1], few, tried, {"norms and head": FEW})
+        return cls(scenes, EPSILONS[:1], few, tried, {"norms and head": FEW}, tiny=True)
 
     def lesson(self, epsilon: float) -> Lesson:
-        """As chosen; a tiny one where the network is."""
+        """As chosen, or a tiny one."""
         lesson = chosen(epsilon)
-        tiny = replace(lesson, rounds=2, parts=FEW, directions=8)
-        return lesson if len(self.scenes) > 1 else tiny
+        return replace(lesson, rounds=2, parts=FEW, directions=8) if self.tiny else lesson
 
     def arms(self, scene: Course) -> dict[str, Arm]:
         """Adapters and controls, by label; those who pay an epsilon with it behind."""

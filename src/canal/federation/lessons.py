@@ -21,7 +21,6 @@ from canal.adapters.basis import Basis
 from canal.adapters.charges import charges
 from canal.adapters.gradients import Gradients, check_rows, made_up
 from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
-from canal.adapters.plan import CalibratedAdapterPlan
 from canal.adapters.public import Public
 from canal.adapters.update import Trajectory
 from canal.adapters.verification import check_statement
@@ -105,11 +104,6 @@ class Lessons:
         return Basis.from_arrays(Message.from_bytes(self.journal.basis.read_bytes()).arrays)
 
     @property
-    def flat(self) -> CalibratedAdapterPlan:
-        """The plan with every sigma."""
-        return self.mechanism.calibrated
-
-    @property
     def stated(self) -> dict[str, Any]:
         """Every number that the plan fixes, as this site derives it."""
         return self.mechanism.to_json()
@@ -117,7 +111,7 @@ class Lessons:
     @property
     def due(self) -> list[Charge]:
         """What everyone pays."""
-        return charges(self.flat, self.terms.adapters.cohorts)
+        return charges(self.mechanism.calibrated, self.terms.adapters.cohorts)
 
     @property
     def patients(self) -> float:
