@@ -14,7 +14,7 @@ import pytest
 from adapters.place import FEW
 from canal.adapters.clip import Clip
 from canal.adapters.gradients import Gradients
-from canal.adapters.patients import Patients
+from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.shared import share
 from canal.adapters.store import AdapterRelease
 from canal.attacks.kinds import audit, auditor_of
@@ -172,6 +172,8 @@ def test_some_of_the_patients_and_their_count(places, make_release, sites, netwo
     assert f"Of 1 of {among} patients of south" in found.words()
     with pytest.raises(InvalidValueError, match="most = 0 must be at least 1"):
         chosen(made, "south", sites[0].arrays, 0)
+    assert people.chunk == CHUNK
+    assert chosen(made, "south", sites[0].arrays, 1, chunk=5)[0].chunk == 5
 
 
 def test_a_patient_beyond_the_bound_is_found(release, sites, network, monkeypatch):

@@ -47,6 +47,23 @@ def test_negative_control_images_that_mix(share):
     check_rows(Gradients(network, ["first.weight", "last.bias"]), images, masks)
 
 
+class Dazzled(nn.Module):
+    """Notices a bright image beside others, and neither their order nor blanks."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 1, 3, padding=1)
+
+    def forward(self, images):
+        return self.layer(images) * (1 + 1e-6 * (images.abs().amax() > 2))
+
+
+def test_negative_control_a_bright_image_beside():
+    images, masks = pictures(4)
+    with pytest.raises(InvalidValueError, match="last bits"):
+        check_rows(Gradients(Dazzled(), ["layer.weight"]), images, masks)
+
+
 class Placed(nn.Module):
     """An image is treated otherwise in the third place: what splitting work unevenly does."""
 

@@ -84,8 +84,14 @@ def test_a_number_of_patients_is_stated_or_counted():
     counted = replace(PLAN, count=0.1)
     sentences = " ".join(stated(counted)["mechanism"])
     assert "was counted with noise of" in sentences
-    assert "stated in public" not in sentences
+    assert "stated" not in sentences
+    assert any("number of patients was public" in each for each in stated()["assumptions"])
+    assert not any("number of patients" in each for each in stated(counted)["assumptions"])
     assert stated(counted)["split"] == {"count": 0.1, "rounds": 0.9}
+
+
+def test_a_basis_tells_of_the_recipients_images():
+    assert any("basis holds directions" in each for each in stated()["not_protected"])
 
 
 def test_who_must_be_trusted():

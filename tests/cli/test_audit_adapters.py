@@ -123,10 +123,12 @@ def test_a_fault_is_exit_code_2(home, monkeypatch):
         (("--init", "init"), "give both or none"),
         (("--data", "data"), "give both or none"),
         (("--most", "3"), "give both or none"),
+        (("--chunk", "3"), "give both or none"),
         ((*OWN, *SPLIT), "name the hospital's cohort, one of ultrasound, endoscopy"),
         ((*OWN, *SPLIT, "--part", "recipient"), "--part recipient: name the hospital's cohort"),
         ((*OWN, "--part", "ultrasound"), "give --split"),
         ((*OWN, "--most", "0"), "most = 0 must be at least 1"),
+        ((*OWN, "--chunk", "0"), "chunk = 0 must be a whole number, at least 1"),
     ],
 )
 def test_what_a_person_can_mend(home, arguments, word):
