@@ -37,6 +37,17 @@ class Sleepy(Cell):
 
 
 @dataclass(frozen=True)
+class Placed(Sleepy):
+    """One of several in a place."""
+
+    where: str = "here"
+
+    @property
+    def place(self):
+        return self.where
+
+
+@dataclass(frozen=True)
 class Refused(Sleepy):
     def make(self, places, report):
         raise InvalidValueError("the way out is a door")

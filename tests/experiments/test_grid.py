@@ -15,7 +15,7 @@ from canal.experiments.grid import Watch, missing, run_grid
 from canal.experiments.preset import PRESETS
 from canal.experiments.students import NetworksCell, StudentCell
 from canal.plain import later
-from cells import Broken, Killed, NeedsRefused, Refused, Sleepy
+from cells import Broken, Killed, NeedsRefused, Placed, Refused, Sleepy
 
 
 @pytest.fixture
@@ -102,6 +102,22 @@ def test_workers_share_the_cores_and_may_die(places):
     assert len({each["pid"] for each in made}) == 2
     assert {each["threads"] for each in made} == {max(1, os.cpu_count() // 2)}
     assert sorted(heard) == [(word, "sleeping") for word in "abcd"]
+
+
+def test_workers_are_where_no_other_is(places):
+    """Two cells of one place would wait for what both need; at the end there is no other."""
+    cells = [Placed(f"{where}{n}", seconds=0.2, where=where) for where in "ab" for n in range(3)]
+    told = []
+    watch = Watch(
+        begin=lambda cell: told.append(cell.name), end=lambda cell, *_: told.append(cell.name)
+    )
+    assert run_grid(cells, places, jobs=2, watch=watch) == {}
+    assert told[:2] == ["a0", "b0"]
+    begun = list(dict.fromkeys(told))
+    assert [name for name in begun if name[0] == "a"] == ["a0", "a1", "a2"]
+    assert [name for name in begun if name[0] == "b"] == ["b0", "b1", "b2"]
+    scene = PRESETS["cpu"].scenes("BUSI", 1)[0]
+    assert StudentCell(scene, "alone").place == NetworksCell(scene).place == "busi-0"
 
 
 def test_killed_it_goes_on_where_it_was(places, tmp_path):

@@ -53,6 +53,12 @@ class Cell(ABC):
         """For people, in front of the digest; need not be unique."""
 
     @property
+    def place(self) -> str:
+        """Cells of one place share what the first of them trains, and wait for each other."""
+        scene = getattr(self, "scene", None)
+        return self.name if scene is None else str(scene.name)
+
+    @property
     def after(self) -> tuple[Cell, ...]:
         """Cells that must be there before this one can be made."""
         return ()

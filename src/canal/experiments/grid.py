@@ -1,7 +1,9 @@
 """A grid: many cells, made in the order of what they need, several at a time.
 
-Every worker is a process of its own with its share of the cores. A cell that fails is reported, and
-so are those that needed it; the rest goes on. Killed at any time, a grid goes on where it was.
+Every worker is a process of its own with its share of the cores, and works where no other does
+as long as it can: two in one place would wait for what both of them need. A cell that fails is
+reported, and so are those that needed it; the rest goes on. Killed at any time, a grid goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -49,15 +51,17 @@ class _Queue:
     failed: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    def next(self) -> Cell | None:
-        for slug, cell in self.cells.items():
-            if slug in self.begun:
-                continue
-            needs = {other.slug for other in cell.after}
-            if needs <= self.here:
-                self.begun.add(slug)
-                return cell
-        return None
+    def next(self, beside: Collection[str] = ()) -> Cell | None:
+        """The first that can be made now, best one that is not of the places named."""
+        ready = [
+            cell
+            for slug, cell in self.cells.items()
+            if slug not in self.begun and {other.slug for other in cell.after} <= self.here
+        ]
+        found = next((cell for cell in ready if cell.place not in beside), next(iter(ready), None))
+        if found is not None:
+            self.begun.add(found.slug)
+        return found
 
     def waiting(self, failed: Cell) -> list[Cell]:
         """Cells that were to come after this one."""
@@ -203,7 +207,8 @@ def _run_apart(queue: _Queue, places: Places, jobs: int, watch: Watch) -> None:
             for place, worker in enumerate(workers):
                 if worker.cell is None and not worker.process.is_alive():
                     workers[place] = _Worker.start(places, threads)
-                if workers[place].cell is None and (cell := queue.next()) is not None:
+                beside = {other.cell.place for other in workers if other.cell is not None}
+                if workers[place].cell is None and (cell := queue.next(beside)) is not None:
                     watch.begin(cell)
                     workers[place].give(cell)
             busy = [worker for worker in workers if worker.cell is not None]
