@@ -26,6 +26,8 @@ def test_a_card_names_what_a_reader_must_know(made):
     assert f"{manifest.plan['parameters']:,}".replace(",", "") in page.replace("\u202f", "")
     for shard in manifest.shards:
         assert shard["file"] in page
+    for relation in ("added or removed", "replaced by another"):
+        assert f"</b> for a patient who is {relation}, at" in page
 
 
 def test_a_card_of_a_research_run_warns(made):

@@ -36,6 +36,8 @@ FOR_WHOM = {
     "paper": "in the paper’s accounting",
     "membership": "for a patient who is added or removed",
 }
+# The same patient, where both relations stand beside each other.
+REPLACED = "for a patient who is replaced by another"
 PARTS = {
     "caps": "Caps: how large each channel gets",
     "importance": "Importance: how much each channel matters",
@@ -110,7 +112,9 @@ def headline_epsilon(statement: dict[str, Any], unit: str) -> str:
     epsilon = statement["guarantee"][unit]["epsilon"]
     large = "No guarantee" if epsilon is None else f"ε = {number(upwards(epsilon))}"
     where = "" if epsilon is None else f", at δ = {number(statement['delta'])}"
-    return f'<span class="{unit}"><b>{large}</b> {FOR_WHOM[unit]}{where}</span>'
+    both = {"patient", "membership"} <= statement["guarantee"].keys()
+    whom = REPLACED if both and unit == "patient" else FOR_WHOM[unit]
+    return f'<span class="{unit}"><b>{large}</b> {whom}{where}</span>'
 
 
 def guarantee_table(statement: dict[str, Any]) -> Iterable[str]:
