@@ -3,7 +3,7 @@
 import pytest
 
 from canal.adapters.card import render
-from canal.release.card import DIGEST_LETTERS
+from canal.release.card import DIGEST_LETTERS, headline_epsilon
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,15 @@ def test_a_card_names_what_a_reader_must_know(made):
     assert f"{manifest.plan['parameters']:,}".replace(",", "") in page.replace("\u202f", "")
     for shard in manifest.shards:
         assert shard["file"] in page
-    for relation in ("added or removed", "replaced by another"):
-        assert f"</b> for a patient who is {relation}, at" in page
+
+
+def test_two_relations_are_told_apart():
+    promised = {"membership": {"epsilon": 8.0}, "patient": {"epsilon": 19.1}}
+    statement = {"delta": 1e-5, "guarantee": promised}
+    assert "who is added or removed, at" in headline_epsilon(statement, "membership")
+    assert "who is replaced by another, at" in headline_epsilon(statement, "patient")
+    del promised["membership"]
+    assert "of a training cohort, at" in headline_epsilon(statement, "patient")
 
 
 def test_a_card_of_a_research_run_warns(made):
