@@ -43,6 +43,7 @@ def test_every_table_and_figure_is_made(made):
         "| all together, K = 10 | ",
         "| as chosen | ",
         "| adapters eps 8 | ",
+        "| adapters, fine-tuned eps 8 | ",
         "| 8 | DP-SGD over the union, all weights | ",
     ):
         assert page in said

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from canal.adapters.adapter import Adapter
-from canal.experiments.adapters import EPSILONS, FEW, UNION, Arm, chosen, course
+from canal.experiments.adapters import EPSILONS, FEW, TUNED, UNION, Arm, chosen, course
 from canal.experiments.cell import Cell, Places
 from canal.experiments.consensus import ConsensusCell
 from canal.experiments.course import INVENTED, Course, StartCell
@@ -119,7 +119,7 @@ CHANGES = {
     "half as many steps again, on 400 images that the initialisation labelled itself": Change(
         unlabelled=400
     ),
-    "fine-tuned on the recipient's images": Change(tuned=200),
+    "fine-tuned on the recipient's images": Change(tuned=TUNED),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
 }
 _CONSENSUS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
