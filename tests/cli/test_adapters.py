@@ -37,6 +37,8 @@ def story(tmp_path_factory):
         for line in block.splitlines():
             name, *arguments = shlex.split(line)
             assert name == "canal"
+            if arguments[0] == "audit":
+                arguments += ["--draws", "2000"]  # fewer than the page's, and as good here
             said[" ".join(arguments[:2])] = call_here(home, *arguments)
     return home, said
 

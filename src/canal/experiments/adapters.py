@@ -39,6 +39,8 @@ RIVALS = {
     "all weights": PrivateSettings(clip=None),
     "last layers": PrivateSettings(clip=None, parts=LAST),
 }
+# One pass over few parameters is enough to see that it runs.
+TINY = replace(RIVALS["last layers"], epochs=1, rate=0.5)
 # Steps of DP-SGD, the best of those that `canal.experiments.tuning` tries.
 UNION_STEPS = {
     "all weights": {8.0: 0.02, 1.0: 0.004},
@@ -113,9 +115,9 @@ def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
     """Everybody who pays this epsilon."""
     lesson, rivals, tuned = chosen(epsilon), RIVALS, TUNED
     crowd = replace(scene, people=True)
-    if smoke:  # one pass over few parameters is enough to see that it runs
+    if smoke:
         lesson, tuned = Lesson(epsilon, 2, FEW, directions=8), 2
-        rivals = {"all weights": replace(RIVALS["last layers"], epochs=1, rate=0.5)}
+        rivals = {"all weights": TINY}
     found = {
         TAUGHT: Arm(TaughtCell(crowd, lesson)),
         FINE: Arm(TaughtCell(crowd, lesson, tuned)),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from canal.adapters.adapter import Adapter
-from canal.experiments.adapters import EPSILONS, FEW, TUNED, UNION, Arm, chosen, course
+from canal.experiments.adapters import EPSILONS, FEW, TINY, TUNED, UNION, Arm, chosen, course
 from canal.experiments.cell import Cell, Places
 from canal.experiments.consensus import ConsensusCell
 from canal.experiments.course import INVENTED, Course, StartCell
@@ -158,7 +158,8 @@ class Gains:
             return cls(scenes)
         few = {name: CHANGES[name] for name in (CHOSEN, _ALONE, "ellipsoid")}
         few["a student of it"] = Change(queries=6)
-        tried = Tuning(EPSILONS[:1], {UNION: {"last layers": (0.02,)}}, {})
+        what = "last layers"
+        tried = Tuning(EPSILONS[:1], {what: TINY}, {UNION: {what: (0.02,)}}, {})
         return cls(scenes, EPSILONS[:1], few, tried, {"norms and head": FEW}, tiny=True)
 
     def lesson(self, epsilon: float) -> Lesson:

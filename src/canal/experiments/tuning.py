@@ -41,11 +41,13 @@ class Tuning:
 
     Args:
         epsilons: of a patient.
+        rivals: what DP-SGD trains, by label.
         steps: by who trains, and what.
         varied: other settings, by label.
     """
 
     epsilons: tuple[float, ...] = EPSILONS
+    rivals: dict[str, PrivateSettings] = field(default_factory=lambda: dict(RIVALS))
     steps: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=lambda: dict(STEPS))
     varied: dict[str, dict[str, Any]] = field(default_factory=lambda: dict(VARIED))
 
@@ -56,12 +58,13 @@ class Tuning:
             for who, parts in self.steps.items():
                 for what, steps in parts.items():
                     for step in steps:
-                        settings = replace(RIVALS[what], epsilon=epsilon, step=step)
+                        settings = replace(self.rivals[what], epsilon=epsilon, step=step)
                         found |= _tried(scene, f"{who}, {what}", settings)
             what = "all weights"
-            best = replace(RIVALS[what], epsilon=epsilon, step=UNION_STEPS[what][epsilon])
             for label, fields in self.varied.items():
-                made = UnionCell(scene, replace(best, **fields))
+                step = UNION_STEPS[what][epsilon]
+                settings = replace(self.rivals[what], epsilon=epsilon, step=step)
+                made = UnionCell(scene, replace(settings, **fields))
                 found[f"{UNION}, {what}, {label} {epsilon:g}"] = Arm(made)
         return found
 
