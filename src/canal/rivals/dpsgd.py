@@ -4,7 +4,7 @@ One patient is one unit: a step draws patients by chance, each with the same pro
 image of each of them (adapters take the mean over all). So Opacus's accountant, which counts what
 it samples, counts patients. They are added or removed, as with adapters. Opacus draws, clips, adds
 noise and accounts; the gradients are ours (`canal.adapters.gradients`), since its own hooks take
-about twice as long for the same numbers (`python -m bench adapters`).
+1.6 to 2.5 times as long for the same numbers (`python -m bench adapters`).
 """
 
 from __future__ import annotations
