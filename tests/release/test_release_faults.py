@@ -23,6 +23,7 @@ from canal.privacy import Ledger
 from canal.release.aggregator import create
 from canal.release.ensemble import load_ensemble
 from canal.release.verification import verify
+from release.disk import Disk
 from typed import here
 
 CANAL = Path(sys.executable).parent / "canal"
@@ -115,35 +116,6 @@ class Command:
 @pytest.fixture
 def command(tmp_path, data, checkpoints, ledger):
     return Command(tmp_path, data, checkpoints, ledger)
-
-
-class Disk:
-    """A real file system, small or read-only, in a mount namespace that goes with its process."""
-
-    def __init__(self, place, options):
-        place.mkdir()
-        script = f"mount -t tmpfs -o {options} tmpfs {place} && echo mounted && read wait"
-        self.holder = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", script],  # noqa: S607
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.place = place
-        self.enter = ("nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt")
-        # The same files, as they are seen from outside of the namespace.
-        self.seen = Path(f"/proc/{self.holder.pid}/root{place}")
-
-    def is_mounted(self):
-        return self.holder.stdout.readline() == "mounted\n"
-
-    def remount(self, options):
-        call = [*self.enter, "mount", "-o", f"remount,{options}", self.place]
-        subprocess.run(call, check=True)
-
-    def close(self):
-        self.holder.communicate("enough\n")
 
 
 @pytest.fixture
