@@ -22,7 +22,7 @@ test-all:  ## everything, the slow and the data-dependent tests too
 	@$(MAKE) $(TOGETHER)
 
 pytest: browser lint
-	$(ONE) $(BIN)/pytest -n 2 --dist loadscope $(SOME)
+	$(ONE) $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder $(SOME)
 
 lint: $(READY)
 	$(BIN)/ruff check .
