@@ -9,8 +9,8 @@ import torch
 
 from bench.ratio import Ratio, compare
 from canal.adapters.adapter import Adapter
-from canal.adapters.basis import Moments
 from canal.adapters.gradients import Gradients
+from canal.adapters.moments import Moments
 from canal.adapters.norm import apart
 from canal.data.synthetic import generate
 from canal.experiments.adapters import LAST

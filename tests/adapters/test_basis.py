@@ -8,9 +8,10 @@ from adapters.pictures import pictures
 from adapters.place import FEW
 from canal.adapters import gradients
 from canal.adapters.adapter import Adapter
-from canal.adapters.basis import Basis, Factors, Moments, digest
+from canal.adapters.basis import Basis, Factors, digest
 from canal.adapters.cohorts import LocalCohorts
 from canal.adapters.gradients import Gradients
+from canal.adapters.moments import Moments
 from canal.adapters.shared import share
 from canal.adapters.store import BASIS, AdapterRelease, read_basis, write_basis
 from canal.adapters.verification import verify

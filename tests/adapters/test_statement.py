@@ -90,8 +90,11 @@ def test_a_number_of_patients_is_stated_or_counted():
     assert stated(counted)["split"] == {"count": 0.1, "rounds": 0.9}
 
 
-def test_a_basis_tells_of_the_recipients_images():
-    assert any("basis holds directions" in each for each in stated()["not_protected"])
+@pytest.mark.parametrize("directions", [0, 20])
+def test_a_basis_tells_of_the_recipients_images(directions):
+    sentences = " ".join(stated(replace(PLAN, directions=directions))["not_protected"])
+    assert ("a basis holds directions of their gradients" in sentences) == bool(directions)
+    assert ("scales and bounds were measured" in sentences) == (not directions)
 
 
 def test_who_must_be_trusted():

@@ -125,12 +125,28 @@ def test_only_what_is_named_is_trained(arrays, network):
     assert all(each.requires_grad for each in network.parameters())
 
 
-def test_patients_are_drawn_and_not_images(arrays):
-    crowd = dpsgd._Crowd([Patients("one", arrays), Patients("two", arrays)], seed=0)
+def test_patients_are_drawn_and_not_images(arrays, monkeypatch):
+    """And of a patient nobody else's image, each of their own sooner or later."""
+    sites = [Patients("one", arrays), Patients("two", arrays)]
+    crowd = dpsgd._Crowd(sites, seed=0)
     assert len(crowd) == 40
     images, masks = crowd[0]
     assert images.shape == (3, 32, 32)
     assert set(masks.unique().tolist()) == {0.0, 1.0}
+    monkeypatch.setattr(dpsgd, "augmented", lambda images, masks, rng: (images, masks, None))
+    every = dpsgd.to_float(torch.from_numpy(arrays.images.copy()))
+    for number, rows in ((3, list(sites[0].rows.values())[3]), (20, sites[1].rows[first(sites)])):
+        drawn = {_place(crowd[number][0], every) for _ in range(40)}
+        assert drawn == set(rows)
+
+
+def first(sites):
+    return next(iter(sites[1].rows))
+
+
+def _place(image, every):
+    """Which of all images it is."""
+    return next(row for row, other in enumerate(every) if torch.equal(image, other))
 
 
 @pytest.mark.usefixtures("noise_of_two")

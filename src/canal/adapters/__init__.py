@@ -5,7 +5,9 @@
 `product`       two thin convolutions beside a thick one
 `norm`          normalisation with weights for every image
 `gradients`     of every image on its own, many in one pass
+`machine`       whether this one keeps patients apart, to the bit
 `basis`         few directions that public gradients vary in
+`moments`       of public gradients, which give the basis
 `clip`          one patient's part: rescaled, bounded, on the lattice
 `curvature`     where noise harms the recipient's own loss
 `public`        scales and bounds, measured on the recipient's own images

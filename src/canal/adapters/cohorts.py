@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.adapters.basis import Basis
-from canal.adapters.gradients import Gradients, check_rows, made_up
+from canal.adapters.gradients import Gradients
+from canal.adapters.machine import check_rows, made_up
 from canal.adapters.patients import Patients
 from canal.errors import ReleaseError
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.adapters.adapter import Adapter, Coordinates
-from canal.adapters.basis import Basis, Moments
+from canal.adapters.basis import Basis
 from canal.adapters.curvature import Signs
-from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.gradients import Gradients
+from canal.adapters.machine import check_rows
+from canal.adapters.moments import Moments
 from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
 from canal.adapters.start import Start

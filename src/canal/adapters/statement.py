@@ -65,7 +65,7 @@ def state(calibrated: CalibratedAdapterPlan, facts: Facts) -> dict[str, Any]:
         "split": {"count": plan.count, "rounds": 1 - plan.count},
         "epsilon_by_rounds": _by_rounds(calibrated) if facts.private else [],
         "protected": _protected(calibrated, facts),
-        "not_protected": _NOT_PROTECTED,
+        "not_protected": _not_protected(calibrated.plan),
         "trust": _trust(plan, facts),
         "mechanism": _mechanism(calibrated, facts),
         "assumptions": _assumptions(plan),
@@ -108,18 +108,24 @@ def _protected(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
     ]
 
 
-_NOT_PROTECTED = [
-    "What is true of patients in general: a good model shows it whether or not a given patient "
-    "took part.",
-    "The recipient's own images. They count as public: the initialisation was trained on them, and "
-    "scales, bounds and, where there is one, the basis were measured with them. A basis holds "
-    "directions of their gradients, and may tell a reader what they show.",
-    "Names of cohorts, how many there are, and every number of the plan: they are published as "
-    "they are.",
-    "Other releases about the same patients. Their costs add up; the ledger of each site keeps the "
-    "sum.",
-    "How long the computation took, and anything a site publishes by other ways.",
-]
+def _not_protected(plan: AdapterPlan) -> list[str]:
+    basis = (
+        "; a basis holds directions of their gradients, and may tell a reader what they show"
+        if plan.directions
+        else ""
+    )
+    measured = "scales, bounds and the basis" if plan.directions else "scales and bounds"
+    return [
+        "What is true of patients in general: a good model shows it whether or not a given patient "
+        "took part.",
+        "The recipient's own images. They count as public: the initialisation was trained on them, "
+        f"and {measured} were measured with them{basis}.",
+        "Names of cohorts, how many there are, and every number of the plan: they are published as "
+        "they are.",
+        "Other releases about the same patients. Their costs add up; the ledger of each site keeps "
+        "the sum.",
+        "How long the computation took, and anything a site publishes by other ways.",
+    ]
 
 
 def _trust(plan: AdapterPlan, facts: Facts) -> list[str]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from canal.teachers.batches import Batch
 
+# Between the seeds of sites: no two of them draw the same noise, in whatever scene.
+_APART = 1000
+
 
 @dataclass(frozen=True)
 class PrivateCell(Cell):
@@ -50,20 +53,25 @@ class UnionCell(PrivateCell):
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train, and measure on the test part."""
         stage = self.scene.on(places, report)
-        return scored([_private(stage, stage.sites, self.settings, report)], stage.part("test"))
+        network = _private(stage, stage.sites, self.settings, self.scene.seed, report)
+        return scored([network], stage.part("test"))
 
 
 @dataclass(frozen=True)
 class PrivateTeachersCell(PrivateCell):
-    """A network a site; their ensemble, and a student of it."""
+    """A network a site, each with noise of its own; their ensemble, and a student of it."""
 
+    version = 2
     kind = "private-teachers"
     parts: ClassVar[tuple[str, ...]] = ("ensemble", "student")
 
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train them all, and measure on the test part."""
         stage = self.scene.on(places, report)
-        teachers = [_private(stage, (site,), self.settings, report) for site in stage.sites]
+        teachers = [
+            _private(stage, (site,), self.settings, self.scene.seed + _APART * number, report)
+            for number, site in enumerate(stage.sites, start=1)
+        ]
         test = stage.part("test")
         student = pupil.train(
             *(places.runs / self.slug / "student", stage.init),
@@ -126,14 +134,14 @@ class VotesCell(Cell):
 
 
 def _private(
-    stage: Stage, sites: tuple[str, ...], settings: PrivateSettings, report: Report
+    stage: Stage, sites: tuple[str, ...], settings: PrivateSettings, seed: int, report: Report
 ) -> nn.Module:
     """The initialisation, trained with DP-SGD on the patients of some sites."""
     return dpsgd.train(
         checkpoint.load(stage.init)[0],
         [Patients(name, stage.part(name)) for name in sites],
         settings,
-        seed=stage.scene.seed,
+        seed=seed,
         public=stage.part("recipient"),
         report=lambda done, total: report(f"DP-SGD at {' and '.join(sites)}", done, total),
     )

@@ -98,7 +98,8 @@ def teach(
     told = _told(order, plan.rounds, progress)
 
     def report(here: Told) -> None:
-        _log.info("round %d of %d", here.number, here.rounds)
+        spent = "" if here.epsilon is None else f", epsilon {here.epsilon:.3g} spent"
+        _log.info("round %d of %d%s", here.number, here.rounds, spent)
         told(1)
 
     return aggregate(order.path(order.out), cohorts, shared.start, plan, seed=seed, report=report)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from canal.adapters.basis import Basis
 from canal.adapters.charges import charges
-from canal.adapters.gradients import Gradients, check_rows, made_up
+from canal.adapters.gradients import Gradients
+from canal.adapters.machine import check_rows, made_up
 from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
 from canal.adapters.public import Public
 from canal.adapters.update import Trajectory

@@ -7,8 +7,9 @@ from torch import nn
 from adapters.pictures import pictures
 from adapters.place import FEW
 from canal.adapters.adapter import Adapter
-from canal.adapters.basis import Moments
-from canal.adapters.gradients import Gradients, check_rows
+from canal.adapters.gradients import Gradients
+from canal.adapters.machine import check_rows
+from canal.adapters.moments import Moments
 from canal.adapters.shared import share
 from canal.errors import InvalidValueError
 from canal.models.unet import UNetArchitecture
