@@ -77,6 +77,8 @@ def test_a_rehearsal(checkpoints, arrays, tmp_path):
     assert "NOT PRIVATE" in shown
     home = tmp_path / "release.rehearsal" / "sites" / "north"
     told = json.loads(call(tmp_path, "federation", "status", "--site", home, "--json"))
-    assert [entry["state"] for entry in told["sessions"]] == ["finished"]
+    assert [(entry["state"], entry["kind"]) for entry in told["sessions"]] == [
+        ("finished", "features")
+    ]
     # Asked for again, it is found.
     assert "protects nobody" in call(tmp_path, "federation", "simulate", *options)

@@ -277,7 +277,7 @@ def test_images_without_their_labels_stand_beside_those_with_them(cases, place):
     both = arrays.beside(blind)
     assert both.labelled.tolist() == [True] * 3 + [False] * 3
     assert np.array_equal(both.images[:3], both.images[3:])
-    assert [both.groups[name] for name in both.ids] == ["a", "b", "c"] * 2
+    assert [both.groups[name] for name in both.ids] == ["image a", "image b", "image c"] * 2
     assert len({arrays.digest, blind.digest, both.digest}) == 3
     with pytest.raises(DataError, match="there twice"):
         arrays.beside(arrays)

@@ -144,7 +144,7 @@ def test_the_report_is_plain_json(folder):
     report = json.loads(json.dumps(check(read(folder.root)).to_json()))
     assert report["cases"] == 1
     assert report["problems"][0]["file"] == "images/b.png"
-    assert set(report["problems"][0]) == {"file", "what", "remedy"}
+    assert set(report["problems"][0]) == {"file", "what", "remedy", "blocks"}
 
 
 @pytest.mark.data

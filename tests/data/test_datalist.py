@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from canal.adapters.patients import Patients
 from canal.data.decode import decode_mask
+from canal.data.load import load
 from canal.data.readers import read
 from canal.errors import DataError
 
@@ -27,7 +29,7 @@ def test_a_datalist(folder):
     data = read(folder.root / "list.json")
     assert data.layout == "MONAI datalist"
     assert _ids(data) == ["pictures/a", "pictures/b", "pictures/c"]
-    assert [case.group for case in data.cases] == ["1", "1", "2"]
+    assert [case.group for case in data.cases] == ["patient 1", "patient 1", "patient 2"]
     assert [case.site for case in data.cases] == ["", "", "oslo"]
     assert data.problems == ()
 
@@ -52,6 +54,16 @@ def test_problems_in_a_datalist(folder):
     assert (lacking.file, lacking.what) == ("list.json, entry 1", "lacks image or label")
     assert missing.file.endswith("gone.png")
     assert (twice.file, twice.remedy) == ("list.json, entry 3", "list every image once")
+
+
+def test_an_image_of_nobody_known_joins_no_patient_of_its_name(folder, monkeypatch):
+    monkeypatch.setenv("CANAL_CACHE", str(folder.root / "cache"))
+    for name in ("7", "x"):
+        folder.pair(f"{name}.png", f"{name}_mask.png")
+    entries = [{"image": f"{name}.png", "label": f"{name}_mask.png"} for name in ("7", "x")]
+    entries[1]["patient"] = "7"
+    folder.json("list.json", {"training": entries})
+    assert len(Patients("here", load(folder.root / "list.json", size=32))) == 2
 
 
 @pytest.mark.parametrize("content", ["not json", "[]", '{"training": null}'])

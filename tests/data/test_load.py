@@ -7,6 +7,7 @@ from canal.data.load import load
 from canal.data.readers import read
 from canal.data.split import make_split
 from canal.data.synthetic import write
+from canal.errors import DataError
 from canal.release.queries import Queries
 
 
@@ -40,6 +41,14 @@ def test_who_is_on_the_images_is_not_forgotten(folder):
     most = max(people.count(person) for person in people)
     assert most > 1
     assert Queries.of(load(folder / "data", size=32)).images_per_person == most
+
+
+def test_two_files_of_one_name_are_refused(folder):
+    """Else somebody who joins could take another's place, and change what that one adds."""
+    image = sorted((folder / "data" / "endoscopy" / "images").iterdir())[0]
+    image.with_suffix(".jpg").write_bytes(image.read_bytes())
+    with pytest.raises(DataError, match=r"has the same id as .* remove one of the two"):
+        load(folder / "data", size=32)
 
 
 def test_images_without_a_mask_are_taken_when_asked_for(folder):

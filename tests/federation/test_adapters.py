@@ -11,6 +11,7 @@ from canal.adapters.verification import verify
 from canal.errors import FederationError, InvalidValueError
 from canal.federation import lessons
 from canal.federation.aggregate import run
+from canal.federation.history import history
 from canal.federation.message import Message
 from federation.local import teach_alone
 from federation.malicious import Malicious, set_in
@@ -170,10 +171,21 @@ def test_stopped_where_somebody_is_protected_nobody_pays_twice(make, order):
         assert (session / "finished").read_text() == made.manifest.digest
         assert not list(session.glob("answer-*")) + list(session.glob("sum-*"))
         assert not (session / "secret").exists()
+        told = history(hospitals.home(name))["sessions"]
+        assert [(each["kind"], each["times"], each["unit"], each["state"]) for each in told] == [
+            ("adapters", ROUNDS, "membership", "finished")
+        ]
 
 
 def less_noise(head, arrays):
     head["stated"]["sigma"] = [0.9 * sigma for sigma in head["stated"]["sigma"]]
+
+
+def crowd(head, arrays):
+    """One accomplice under 500 entries: an honest site's share would be a five-hundredth."""
+    agreed = head["terms"]["agreement"]
+    agreed["cohorts"] = [*["south"] * 500, *(name for name in SITES if name != "south")]
+    agreed["plan"]["sites"] = len(agreed["cohorts"])
 
 
 def another_sum(head, arrays):
@@ -186,6 +198,7 @@ def another_sum(head, arrays):
     ("kind", "change", "match"),
     [
         ("consider", less_noise, "derived other numbers"),
+        ("consider", crowd, "for 502 sites of different cohorts, but there are 3"),
         ("agree", set_in("terms", "agreement", "plan", "epsilon", value=9.0), "derived other"),
         ("agree", set_in("terms", "agreement", "plan", "allocation", value="none"), "hides nobody"),
         ("consider", set_in("terms", "agreement", "plan", "parameters", value=7), "do not fit"),

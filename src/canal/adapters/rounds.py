@@ -38,6 +38,7 @@ from canal.files import replace_file
 from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret
 from canal.release.agreement import SECRET, digest
+from canal.release.conditions import check_cohorts
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.noise import Noise
 from canal.release.publication import (
@@ -126,8 +127,7 @@ def aggregate(
         raise ReleaseError("sites in this process have no ledger of their own; give one")
     if paired and seed is None:
         raise ReleaseError("noise that protects somebody is never drawn twice; give a seed")
-    if len(cohorts.names) != plan.sites:
-        raise ReleaseError(f"the plan is for {plan.sites} sites; there are {len(cohorts.names)}")
+    check_cohorts(cohorts.names, plan.sites)
     workspace = Workspace(Path(out))
     with telling(workspace):
         start = settled(workspace, start)

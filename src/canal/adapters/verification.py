@@ -26,6 +26,7 @@ from canal.release.checks import (
     derived_again,
     least_energy,
 )
+from canal.release.conditions import check_cohorts
 from canal.release.manifest import Manifest
 
 
@@ -83,8 +84,7 @@ def check_statement(manifest: Manifest) -> CalibratedAdapterPlan:
 def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
     plan = AdapterPlan.from_json(manifest.plan)
     cohorts = [str(name) for name in manifest.participants["cohorts"]]
-    if len(cohorts) != plan.sites or len(set(cohorts)) < len(cohorts):
-        raise ReleaseError(f"the plan is for {plan.sites} sites of different cohorts")
+    check_cohorts(cohorts, plan.sites)
     public = manifest.statistics
     UpdateSettings.from_json(public["update"])
     bounds = np.array(public["bounds"], dtype=np.float64)

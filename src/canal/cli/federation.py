@@ -219,8 +219,9 @@ def _site_status(folder: Path, *, as_json: bool) -> None:
         print_json(told)
         return
     for entry in told["sessions"]:
+        what = "rounds" if entry["kind"] == "adapters" else "queries"
         typer.echo(
-            f"{entry['session'][:12]}  {entry['state']:<9} {entry['queries']:>6} queries  "
+            f"{entry['session'][:12]}  {entry['state']:<9} {entry['times']:>6} {what}  "
             f"{entry['trust']}, epsilon {entry['epsilon']:g} ({entry['unit']})"
         )
     if not told["sessions"]:

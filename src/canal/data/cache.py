@@ -80,9 +80,14 @@ class Arrays:
             {name: self.groups[name] for name in ids if name in self.groups},
         )
 
+    def person(self, name: str) -> str:
+        """Whom an image shows."""
+        return self.groups.get(name, stranger(name))
+
     def without(self, person: str) -> Arrays:
         """All cases but those of one person: a group, or the id of an image without one."""
-        kept = [name for name in self.ids if self.groups.get(name, name) != person]
+        gone = {person, stranger(person)}
+        kept = [name for name in self.ids if self.person(name) not in gone]
         if len(kept) == len(self.ids):
             raise DataError(f"nobody called {person!r} is on these {len(kept)} images")
         return self.rows(kept)
@@ -117,6 +122,11 @@ class Arrays:
             self.unlabelled | other.unlabelled,
             {**self.groups, **other.groups},
         )
+
+
+def stranger(name: str) -> str:
+    """Whom an image shows that nobody is known of: no records name a patient like that."""
+    return f"image {name}"
 
 
 def copy_rows(array: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
@@ -194,7 +204,7 @@ def load(
         masks,
         digest,
         frozenset(case.id for case in cases if not case.masks),
-        {case.id: case.group for case in cases},
+        {case.id: stranger(case.id) if case.group == case.id else case.group for case in cases},
     )
 
 

@@ -38,11 +38,14 @@ class Problem:
         file: which file.
         what: is wrong with it.
         remedy: what to do.
+        blocks: nothing can be read until it is mended: which of two files is a case, or whose
+            mask is whose, would depend on what else is in the folder.
     """
 
     file: str
     what: str
     remedy: str
+    blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,15 @@ class DataSet:
     cases: tuple[Case, ...]
     problems: tuple[Problem, ...] = field(default=())
     spatial_dims: int = 2
+
+    def check(self) -> None:
+        """Refuse a folder in which one person's files could take the place of another's."""
+        for problem in self.problems:
+            if problem.blocks:
+                raise DataError(
+                    f"{self.root}: {problem.file} {problem.what}, so that one would take the "
+                    f"other's place; {problem.remedy}"
+                )
 
     def select(self, ids: list[str] | tuple[str, ...]) -> tuple[Case, ...]:
         """The cases with these ids, in this order."""

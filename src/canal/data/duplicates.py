@@ -74,7 +74,7 @@ def near_duplicates(
 
 def people(arrays: Arrays) -> list[str]:
     """Whom each decoded image shows; those with near-identical images are the first of them."""
-    who = [arrays.groups.get(name, f"image {name}") for name in arrays.ids]
+    who = [arrays.person(name) for name in arrays.ids]
     twins = similar_pairs(thumbnails(arrays.images), THRESHOLD)
     same = connected(((who[a], who[b]) for a, b in twins), who)
     first = {person: group[0] for group in same for person in group}

@@ -35,6 +35,7 @@ def load(
         progress: called with 1 for every case that had to be decoded.
     """
     data = read(Path(path), normal=normal, unlabelled=unlabelled)
+    data.check()
     cases = data.cases
     if split is not None:
         cases = data.select(Split.read(Path(split)).part(part))

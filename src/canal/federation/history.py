@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from canal.adapters.plan import RELATIONS
+from canal.adapters.store import ADAPTERS
 from canal.federation.journal import sessions
 from canal.federation.settings import SiteSettings
 from canal.privacy.ledger import Ledger, balances
@@ -18,18 +20,21 @@ def history(folder: Path) -> dict[str, Any]:
         agreed = journal.agreed
         if agreed is None:
             continue
+        adapters = agreed["kind"] == ADAPTERS
         plan = agreed["agreement"]["plan"]
         told.append(
             {
+                "kind": agreed["kind"],
                 "session": agreed["session"],
                 "state": "under way" if journal.finished is None else "finished",
                 "manifest": journal.finished,
-                "queries": len(agreed["agreement"]["queries"]),
+                # How often a site is asked: about every query, or once a round.
+                "times": plan["rounds"] if adapters else len(agreed["agreement"]["queries"]),
                 "sites": agreed["agreement"]["cohorts"],
                 "trust": plan["trust"],
                 "colluding": plan["colluding"],
                 "epsilon": plan["epsilon"],
-                "unit": plan["unit"],
+                "unit": RELATIONS[plan["relation"]] if adapters else plan["unit"],
             }
         )
     path = settings.path(settings.ledger)

@@ -18,7 +18,7 @@ from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
 from canal.release.agreement import SECRET, Agreement, digest
-from canal.release.conditions import check_plan
+from canal.release.conditions import check_cohorts, check_plan
 from canal.release.queries import BATCH
 from canal.release.store import FEATURES
 
@@ -135,10 +135,17 @@ class Terms:
             known: fingerprints of all sites that were agreed on out of band.
         """
         plan = self.agreement.plan
+        try:
+            if isinstance(self.agreement, Agreement):
+                check_plan(self.agreement.plan, self.agreement.cohorts)
+            else:
+                check_cohorts(self.agreement.cohorts, self.agreement.plan.sites)
+        except ReleaseError as error:
+            raise RefusalError(str(error)) from error
         if isinstance(self.agreement, Agreement):
             self._check_queries(self.agreement)
-        elif len(self.agreement.cohorts) != self.agreement.plan.sites or self.block or self.images:
-            raise RefusalError("adapters are taught by the sites of the plan, without any queries")
+        elif self.block or self.images:
+            raise RefusalError("adapters are taught without any queries")
         if not self.key:
             raise RefusalError("a charge has a key")
         if plan.allocation == "none":
@@ -161,10 +168,6 @@ class Terms:
 
     def _check_queries(self, agreement: Agreement) -> None:
         plan = agreement.plan
-        try:
-            check_plan(plan, agreement.cohorts)
-        except ReleaseError as error:
-            raise RefusalError(str(error)) from error
         if plan.unit == "image":
             raise RefusalError(
                 "sites answer for their patients; take a plan of the unit patient, or the paper's"

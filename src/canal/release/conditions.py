@@ -16,13 +16,22 @@ if TYPE_CHECKING:
 NO_NOISE = "none"
 
 
+def check_cohorts(cohorts: Sequence[str], count: int, who: str = "sites") -> None:
+    """Refuse other cohorts than so many different ones.
+
+    One that is named twice counts twice where noise comes in shares, and adds its share once: the
+    others' would be too small.
+    """
+    different = len(set(cohorts))
+    if not len(cohorts) == different == count:
+        raise ReleaseError(
+            f"the plan is for {count} {who} of different cohorts, but there are {different}"
+        )
+
+
 def check_plan(plan: Plan, cohorts: Sequence[str]) -> None:
     """Refuse a plan that has no release, or none with the guarantee that it names."""
-    if len(cohorts) != plan.participants.teachers or len(set(cohorts)) < len(cohorts):
-        raise ReleaseError(
-            f"the plan is for {plan.participants.teachers} teachers of different cohorts, but "
-            f"there are {len(set(cohorts))}"
-        )
+    check_cohorts(cohorts, plan.participants.teachers, "teachers")
     if plan.releases != 1:
         raise ReleaseError("a release is made once; a plan with fresh noise has no folder")
     if plan.unit != "image":

@@ -56,7 +56,7 @@ class Queries:
         repeated = [name for name, count in Counter(arrays.ids).items() if count > 1]
         if repeated:
             raise DataError(f"query {repeated[0]!r} is there twice; give every query its own id")
-        people = Counter(arrays.groups.get(name, f"image {name}") for name in arrays.ids)
+        people = Counter(map(arrays.person, arrays.ids))
         contents = []
         for start in range(0, len(arrays.ids), BATCH):
             stop = start + BATCH

@@ -58,11 +58,13 @@ def read(root: Path, options: Options) -> DataSet:
                         f"{root.name}, entry {number}",
                         f"has the same id as another, {name}",
                         "list every image once",
+                        blocks=True,
                     )
                 )
                 continue
             seen.add(name)
-            group = next((str(entry[key]) for key in _GROUPS if key in entry), name)
+            # No image has such a name, so none of nobody known passes for somebody's.
+            group = next((f"patient {entry[key]}" for key in _GROUPS if key in entry), name)
             volume = images[0].name.endswith(VOLUME_SUFFIXES)
             labels = tuple(range(1, 256)) if volume else ()
             cases.append(Case(name, images, masks, group, str(entry.get("site", "")), labels))

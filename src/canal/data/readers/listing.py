@@ -111,7 +111,9 @@ def pair_up(
         where = path.relative_to(root).as_posix()
         if name in seen:
             twin = seen[name].relative_to(root).as_posix()
-            problems.append(Problem(where, f"has the same id as {twin}", "remove one of the two"))
+            problems.append(
+                Problem(where, f"has the same id as {twin}", "remove one of the two", blocks=True)
+            )
             continue
         seen[name] = path
         if name not in by_id and not unlabelled:
