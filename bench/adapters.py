@@ -13,7 +13,7 @@ from canal.adapters.gradients import Gradients
 from canal.adapters.moments import Moments
 from canal.adapters.norm import apart
 from canal.data.synthetic import generate
-from canal.experiments.adapters import LAST
+from canal.experiments.arms import LAST
 from canal.models.loss import task_loss
 from canal.models.unet import UNetArchitecture
 from canal.teachers.batches import to_float

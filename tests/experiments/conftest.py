@@ -1,9 +1,11 @@
 """Invented data and a training of seconds, for experiments that are only to be seen running."""
 
+from pathlib import Path
+
 import pytest
 
 from canal.data.synthetic import write
-from canal.experiments.cell import Places
+from canal.experiments.cell import Cell, Places
 from canal.experiments.stage import Scene
 from canal.teachers.settings import TrainingSettings
 
@@ -19,3 +21,18 @@ def places(tmp_path, monkeypatch):
 def scene():
     training = TrainingSettings(steps=4, batch_size=4, save_every=2)
     return Scene("synthetic", size=32, recipient=8, base_channels=8, training=training)
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """The results of this repository; one that is not there is not made: the test fails."""
+    path = Cell.path
+
+    def there(cell, places):
+        found = path(cell, places)
+        assert found.is_file(), f"{found.name} is not there; `canal experiment` makes it"
+        return found
+
+    monkeypatch.setattr(Cell, "path", there)
+    root = Path(__file__).parents[2]
+    return Places(root, root, root / "results/cpu")

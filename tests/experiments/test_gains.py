@@ -1,12 +1,11 @@
-"""What was chosen on invented hospitals is what their cells say is best."""
+"""What the page says of invented hospitals is what their cells say."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from canal.experiments import adapters
-from canal.experiments.cell import Places
+from canal.experiments import arms as comparison
 from canal.experiments.course import StartCell
 from canal.experiments.data_set import DataSet
 from canal.experiments.gains import CHOSEN, Gains, harm_table
@@ -16,11 +15,10 @@ from canal.experiments.preset import PRESETS
 ROOT = Path(__file__).parents[2]
 CPU = PRESETS["cpu"]
 PAGE = ROOT / "docs/adapters.md"
-PLACES = Places(ROOT, ROOT, ROOT / "results/cpu")
 
 
-def test_the_page_says_what_allocation_leaves_of_the_harm():
-    assert harm_table(Gains.of(CPU), PLACES).strip() in PAGE.read_text()
+def test_the_page_says_what_allocation_leaves_of_the_harm(published):
+    assert harm_table(Gains.of(CPU), published).strip() in PAGE.read_text()
 
 
 @pytest.mark.parametrize(
@@ -32,26 +30,26 @@ def test_the_page_says_what_allocation_leaves_of_the_harm():
         ("fine-tuned on the recipient's images", CHOSEN, "it gains {} at epsilon 8 and {} at"),
     ],
 )
-def test_the_page_says_what_a_change_is_worth(changed, before, sentence):
+def test_the_page_says_what_a_change_is_worth(changed, before, sentence, published):
     gains = Gains.of(CPU)
     arms = [gains.arms(scene) for scene in gains.scenes]
-    starts = [StartCell(scene).result(PLACES) for scene in gains.scenes]
+    starts = [StartCell(scene).result(published) for scene in gains.scenes]
     told = []
-    for epsilon in adapters.EPSILONS:
+    for epsilon in comparison.EPSILONS:
         names = [f"{each} {epsilon:g}" for each in (changed, before)]
-        found = {name: [each[name].result(PLACES) for each in arms] for name in names}
+        found = {name: [each[name].result(published) for each in arms] for name in names}
         told.append(shown(DataSet("", starts, found).gain(*names), signed=True))
     assert sentence.format(*told) in PAGE.read_text().replace("\n", " ")
 
 
-@pytest.mark.parametrize("epsilon", adapters.EPSILONS)
-def test_adapters_are_fine_tuned_where_that_was_better(epsilon):
+@pytest.mark.parametrize("epsilon", comparison.EPSILONS)
+def test_adapters_are_fine_tuned_where_that_was_better(epsilon, published):
     """The mean over all invented hospitals."""
     gains = Gains.of(CPU)
-    rows = {adapters.TAUGHT: CHOSEN, adapters.FINE: "fine-tuned on the recipient's images"}
+    rows = {comparison.TAUGHT: CHOSEN, comparison.FINE: "fine-tuned on the recipient's images"}
     arms = [gains.arms(scene) for scene in gains.scenes]
     dice = {
-        ours: np.mean([each[f"{row} {epsilon:g}"].result(PLACES)["dice"] for each in arms])
+        ours: np.mean([each[f"{row} {epsilon:g}"].result(published)["dice"] for each in arms])
         for ours, row in rows.items()
     }
-    assert adapters.OURS[epsilon] == max(dice, key=dice.get)
+    assert comparison.OURS[epsilon] == max(dice, key=dice.get)

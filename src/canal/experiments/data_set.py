@@ -38,14 +38,14 @@ class DataSet:
         """The paired difference of two arms."""
         return self.dice(arm).minus(self.dice(over)).estimate()
 
-    def closed(self, arm: str, above: str = "pooled") -> str:
-        """The share of the gap between alone and a network above that an arm closes, if any."""
-        alone, pooled = (self.dice(name).resampled() for name in ("alone", above))
-        gap = pooled - alone
+    def closed(self, arm: str, above: str = "pooled", below: str = "alone") -> str:
+        """The share of the gap between two networks that an arm closes, if there is any."""
+        low_end, high_end = (self.dice(name).resampled() for name in (below, above))
+        gap = high_end - low_end
         if np.quantile(gap, 0.025) <= 0:
             return "no gap"
-        closed = 100 * (self.dice(arm).resampled() - alone) / gap
-        means = [self.dice(name).means.mean() for name in (arm, "alone", above)]
+        closed = 100 * (self.dice(arm).resampled() - low_end) / gap
+        means = [self.dice(name).means.mean() for name in (arm, below, above)]
         low, high = np.quantile(closed, [0.025, 0.975])
         return (
             f"{100 * (means[0] - means[1]) / (means[2] - means[1]):.0f} % ({low:.0f} to {high:.0f})"

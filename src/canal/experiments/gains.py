@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from canal.adapters.adapter import Adapter
-from canal.experiments.adapters import EPSILONS, FEW, TINY, TUNED, UNION, Arm, chosen, course
+from canal.experiments.arms import (
+    ALONE,
+    EPSILONS,
+    FEW,
+    POOLED,
+    START,
+    TINY,
+    TUNED,
+    UNION,
+    Arm,
+    chosen,
+    course,
+)
 from canal.experiments.cell import Cell, Places
 from canal.experiments.consensus import ConsensusCell
 from canal.experiments.course import INVENTED, Course, StartCell
@@ -59,6 +71,16 @@ class Change:
     queries: int = 0
     beside: str = CHOSEN
 
+    def scene(self, scene: Course) -> Course:
+        """Where rounds start."""
+        return replace(
+            scene,
+            start=round(self.start * scene.start),
+            deform=self.deform * scene.deform,
+            settle=round(self.settle * scene.settle),
+            unlabelled=self.unlabelled,
+        )
+
     def cell(self, scene: Course, lesson: Lesson) -> TaughtCell:
         """A lesson with this change, and no other."""
         before = lesson.advice
@@ -73,13 +95,7 @@ class Change:
                 furthest=self.way * before.furthest,
             ),
         )
-        scene = replace(
-            scene,
-            start=round(self.start * scene.start),
-            deform=self.deform * scene.deform,
-            settle=round(self.settle * scene.settle),
-            unlabelled=self.unlabelled,
-        )
+        scene = self.scene(scene)
         asked = replace(changed, **dict(self.lesson))  # type: ignore[arg-type]
         if self.queries:
             return PupilCell(scene, asked, queries=self.queries)
@@ -89,6 +105,7 @@ class Change:
 _FEW = (("parts", FEW),)
 _EVERY = (("directions", 0),)
 _ALONE = "norms and head alone"
+_FLIPPED = "half of it, images only flipped and turned, not settled"
 CHANGES = {
     CHOSEN: Change(),
     "no noise, all else alike": Change((("noise", False),)),
@@ -112,9 +129,7 @@ CHANGES = {
     "clipped at nine tenths": Change((("quantile", 0.9),)),
     "two views of every image": Change((("views", 2),)),
     "half of the initialisation's training": Change(start=0.5),
-    "half of it, images only flipped and turned, not settled": Change(
-        start=0.5, deform=0.0, settle=0.0
-    ),
+    _FLIPPED: Change(start=0.5, deform=0.0, settle=0.0),
     "an initialisation that did not settle": Change(settle=0.0),
     "half as many steps again, on 400 images that the initialisation labelled itself": Change(
         unlabelled=400
@@ -170,9 +185,9 @@ class Gains:
     def arms(self, scene: Course) -> dict[str, Arm]:
         """Adapters and controls, by label; those who pay an epsilon with it behind."""
         found = {
-            "the initialisation": Arm(StartCell(scene)),
-            "alone": Arm(StudentCell(scene, "alone")),
-            "pooled": Arm(StudentCell(scene, "pooled")),
+            START: Arm(StartCell(scene)),
+            ALONE: Arm(StudentCell(scene, "alone")),
+            POOLED: Arm(StudentCell(scene, "pooled")),
         }
         for epsilon in self.epsilons:
             lesson = self.lesson(epsilon)
@@ -182,19 +197,14 @@ class Gains:
 
     def consensus(self) -> list[ConsensusCell]:
         """What patients have in common, to the initialisation of flipped images and to ours."""
-        pairs = [(_flipped_only(each), each) for each in self.scenes]
-        return [ConsensusCell(scene) for pair in pairs for scene in pair]
+        changes = CHANGES[_FLIPPED], CHANGES[CHOSEN]
+        return [ConsensusCell(change.scene(scene)) for scene in self.scenes for change in changes]
 
     def harm(self) -> list[HarmCell]:
         """What allocation over channels leaves of the harm of noise."""
         return [
             HarmCell(scene, parts) for parts in self.allocated.values() for scene in self.scenes
         ]
-
-
-def _flipped_only(scene: Course) -> Course:
-    """From an initialisation half as long, of images that are only flipped and turned."""
-    return replace(scene, start=scene.start // 2, deform=0.0, settle=0)
 
 
 def cells(preset: Preset) -> list[Cell]:
@@ -218,7 +228,7 @@ def page(preset: Preset, places: Places) -> str:
     data = DataSet("invented hospitals", starts, found)
     controls = [
         row([name, *[shown(data.dice(name).estimate())] * len(gains.epsilons)])
-        for name in ("the initialisation", "alone", "pooled")
+        for name in (START, ALONE, POOLED)
     ]
     heads = [f"eps {each:g}" for each in gains.epsilons]
     return "\n".join(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
-from canal.experiments.adapters import EPSILONS, RIVALS, TEACHERS, UNION, UNION_STEPS, Arm
+from canal.experiments.arms import EPSILONS, RIVALS, TEACHERS, UNION, UNION_STEPS, Arm
 from canal.experiments.cell import Places
 from canal.experiments.course import Course
 from canal.experiments.markdown import row, table
