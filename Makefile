@@ -9,7 +9,7 @@ ONE    := OMP_NUM_THREADS=1
 
 .PHONY: demo test test-all pytest lint types bench format clean browser
 
-demo: $(READY)  ## three invented hospitals, from scans to a report; about three minutes
+demo: $(READY)  ## three invented hospitals, from scans to a report; three to five minutes
 	$(BIN)/canal demo
 
 # What waits for the network and what computes, side by side.

@@ -39,17 +39,29 @@ def test_every_command_of_the_page(home, monkeypatch, capsys):
     monkeypatch.chdir(home)
     monkeypatch.setenv("CANAL_CACHE", str(home / "cache"))
     lines = [
-        line.replace("--recipient 60", "--recipient 8")
+        line.replace("--recipient 60", "--recipient 8").replace("--rounds 20", "--rounds 2")
         for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
         for line in block.splitlines()
     ]
-    assert {line.split()[1] for line in lines} >= {"init", "teacher", "release", "student"}
+    assert {line.split()[1] for line in lines} >= {
+        "init",
+        "teacher",
+        "release",
+        "student",
+        "adapters",
+    }
     for line in lines:
         name, *arguments = line.split()
         assert name == "canal"
         assert not app(arguments, standalone_mode=False), line
     report = (home / "run" / "report.html").read_text().replace("\xa0", " ")
-    for arm in ("Alone", "Noise only", "CANAL, paper’s ε = 8", "CANAL, patient’s ε = 8"):
+    for arm in (
+        "Alone",
+        "Noise only",
+        "CANAL, paper’s ε = 8",
+        "CANAL, patient’s ε = 8",
+        "CANAL adapters, ",
+    ):
         assert arm in report
     assert len(list((home / "run" / "masks").iterdir())) == 60
     assert capsys.readouterr().out.endswith("run/report.html\n")

@@ -23,7 +23,7 @@ def test_voice_is_what_unanimous_patients_say_over_the_noise_on_their_mean():
 
 
 def test_the_page_tells_the_voice_of_590_patients():
-    """As docs/adapters.md says."""
+    """As docs/adapters-method.md says."""
     found = {each: voice(replace(PLAN, patients=590, epsilon=each)) for each in (8.0, 1.0)}
     assert {each: round(value, -1) for each, value in found.items()} == {8.0: 980, 1.0: 160}
 

@@ -14,11 +14,13 @@ from canal.experiments.preset import PRESETS
 
 ROOT = Path(__file__).parents[2]
 CPU = PRESETS["cpu"]
-PAGE = ROOT / "docs/adapters.md"
+PAGES = "\n".join(
+    (ROOT / "docs" / name).read_text() for name in ("adapters.md", "adapters-method.md")
+)
 
 
 def test_the_page_says_what_allocation_leaves_of_the_harm(published):
-    assert harm_table(Gains.of(CPU), published).strip() in PAGE.read_text()
+    assert harm_table(Gains.of(CPU), published).strip() in PAGES
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_the_page_says_what_a_change_is_worth(changed, before, sentence, publish
         names = [f"{each} {epsilon:g}" for each in (changed, before)]
         found = {name: [each[name].result(published) for each in arms] for name in names}
         told.append(shown(DataSet("", starts, found).gain(*names), signed=True))
-    assert sentence.format(*told) in PAGE.read_text().replace("\n", " ")
+    assert sentence.format(*told) in PAGES.replace("\n", " ")
 
 
 @pytest.mark.parametrize("epsilon", comparison.EPSILONS)

@@ -141,7 +141,7 @@ for _name, _about in (
     ("levers", "What each change to the paper's mechanism does, in Dice and in dB."),
     ("gains", "What each choice of the adapters is worth, on invented hospitals."),
     ("adapters", "Patients that teach the shared network, against rivals at their epsilon."),
-    ("all", "All of docs/results.md, and the results of docs/adapters.md."),
+    ("all", "All of docs/results.md, and the tables of adapters."),
 ):
     _paper(_name, _about)
 

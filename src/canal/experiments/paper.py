@@ -44,7 +44,7 @@ EXPERIMENTS = {
     "composition": Experiment(composition.cells, composition.page, composition.figures),
     "federation": Experiment(federation.cells, federation.page),
     "levers": Experiment(levers.cells, levers.page),
-    "gains": Experiment(gains.cells, gains.page, document="docs/adapters.md"),
+    "gains": Experiment(gains.cells, gains.page, document="docs/adapters-method.md"),
     "adapters": Experiment(
         adapters.cells, adapters.page, adapters.figures, document="docs/adapters.md"
     ),
