@@ -201,7 +201,7 @@ def test_a_stated_number_of_patients_is_taken_as_it_is(places, make_release):
 
 def test_a_plan_for_other_sites_is_refused(places, make_release):
     place = places()
-    with pytest.raises(ReleaseError, match="for 3 sites; there are 2"):
+    with pytest.raises(ReleaseError, match="for 3 sites of different cohorts, but there are 2"):
         make_release(place.out, ledger=place.ledger, plan={"sites": 3})
     assert not place.charges()
 

@@ -84,7 +84,7 @@ def steps_of(phases, phase):
 @pytest.mark.parametrize(
     ("preset", "part"),
     [
-        ("honest", 0),
+        pytest.param("honest", 0, marks=pytest.mark.slow),
         pytest.param("honest", 1, marks=pytest.mark.slow),
         pytest.param("honest", 2, marks=pytest.mark.slow),
         ("paper", 3),

@@ -138,7 +138,7 @@ def make_disk(tmp_path):
     [
         pytest.param("nr_inodes=3", False, marks=pytest.mark.slow),
         pytest.param("size=4k", True, marks=pytest.mark.slow),
-        ("size=28k", True),
+        pytest.param("size=28k", True, marks=pytest.mark.slow),
     ],
 )
 def test_a_full_disk(options, charged, command, make_disk):
