@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from canal.experiments import arms as comparison
+from canal.experiments.changes import CHOSEN
 from canal.experiments.course import StartCell
 from canal.experiments.data_set import DataSet
-from canal.experiments.gains import CHOSEN, Gains, harm_table
+from canal.experiments.gains import Gains, harm_table
 from canal.experiments.markdown import shown
 from canal.experiments.preset import PRESETS
 
