@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import torch
 
+from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
 from canal.adapters.adapter import Adapter
+from canal.adapters.clip import Clip
 from canal.adapters.gradients import Gradients
 from canal.adapters.moments import Moments
 from canal.adapters.norm import apart
+from canal.adapters.patients import Patients
 from canal.data.synthetic import generate
 from canal.experiments.arms import LAST
 from canal.models.loss import task_loss
 from canal.models.unet import UNetArchitecture
+from canal.privacy.lattice import Lattice
 from canal.teachers.batches import to_float
 
 PATIENTS = 64
@@ -38,6 +44,7 @@ def ratios() -> Iterator[Ratio]:
         yield gradients_against_a_loop(name, parts, directions)
     for name, parts in TRAINED.items():
         yield gradients_against_opacus(name, parts)
+    yield ten_times("a site's round, all weights", round_from_files, "patients", 1000)
 
 
 def norm_against_torch() -> Ratio:
@@ -118,6 +125,16 @@ def gradients_against_opacus(name: str, parts: tuple[str, ...]) -> Ratio:
     count = sum(each.numel() for each in theirs.parameters() if each.requires_grad)
     what = f"gradients of {PATIENTS} patients for DP-SGD, {count:,} parameters ({name})"
     return compare(what, ours, "Opacus", hooks, target=1.5, rounds=4)
+
+
+def round_from_files(folder: Path) -> None:
+    """What all patients of a site add to a round, every weight of every patient's gradient."""
+    network = UNetArchitecture(base_channels=8).build(0).eval()
+    coordinates = Adapter().install(network)
+    zeros = np.zeros(len(coordinates), dtype=np.int64)
+    clip = Clip(np.ones(len(coordinates)), zeros, np.ones(1), 1.0)
+    patients = Patients("bench", mapped(folder))
+    patients.total(Gradients(network, coordinates.names), clip, Lattice(2.0**-10), 0)
 
 
 def _crowd() -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
 from canal.data.cache import Arrays
 from canal.data.synthetic import generate
@@ -111,34 +110,9 @@ def pass_against_bare_encoders() -> Ratio:
         shutil.rmtree(folder)
 
 
-_PEAK = """
-import resource, sys
-from pathlib import Path
-from bench.release import release_from_files
-release_from_files(Path(sys.argv[1]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-"""
-
-
-def _write_files(folder: Path, count: int) -> None:
-    """Images and masks as the cache keeps them; 80 MB at N = 5,000."""
-    for name, channels, top in (("images.npy", 3, 256), ("masks.npy", 1, 2)):
-        array = np.lib.format.open_memmap(
-            folder / name, mode="w+", dtype=np.uint8, shape=(count, channels, 64, 64)
-        )
-        rng = np.random.default_rng(0)
-        for start in range(0, count, 100):
-            array[start : start + 100] = rng.integers(
-                top, size=(100, *array.shape[1:]), dtype=np.uint8
-            )
-        array.flush()
-
-
 def release_from_files(folder: Path) -> None:
     """A whole release of mapped images by small networks: what is kept in memory would show."""
-    images, masks = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "masks"))
-    ids = tuple(f"query-{number}" for number in range(len(images)))
-    queries = Queries.of(Arrays(ids, images, masks, "bench"))
+    queries = Queries.of(mapped(folder))
     architecture = UNetArchitecture(base_channels=8)
     ensemble = _ensemble([architecture.build(seed) for seed in range(3)], BOTTLENECK)
     create(folder / "release", ensemble, queries, _plan(ensemble, queries), seed=0)
@@ -146,22 +120,7 @@ def release_from_files(folder: Path) -> None:
 
 def memory_against_a_tenth_of_the_queries() -> Ratio:
     """Peak resident memory of a process that releases ten times as much."""
-
-    def peak(count: int) -> float:
-        with tempfile.TemporaryDirectory() as name:
-            _write_files(Path(name), count)
-            command = [sys.executable, "-c", _PEAK, name]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            return float(done.stdout)
-
-    return Ratio(
-        "peak memory of a release, N = 5,000",
-        "N = 500",
-        peak(5000),
-        peak(500),
-        target=1 / 1.1,
-        unit="MiB",
-    )
+    return ten_times("a release", release_from_files, "N", 5000)
 
 
 def _wide_release(folder: Path, queries: int) -> Release:
