@@ -46,8 +46,8 @@ UNION_STEPS = {
 }
 # The same, of teachers: the best for an ensemble of them and for its student, in the mean of both.
 TEACHER_STEPS = {
-    "all weights": {8.0: 0.004, 1.0: 0.001},
-    "last layers": {8.0: 0.004, 1.0: 0.02},
+    "all weights": {8.0: 0.02, 1.0: 0.001},
+    "last layers": {8.0: 0.02, 1.0: 0.02},
 }
 
 
