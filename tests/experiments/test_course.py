@@ -13,6 +13,7 @@ from canal.adapters.patients import Patients
 from canal.experiments import course
 from canal.experiments.cell import Places
 from canal.experiments.course import Course
+from canal.experiments.taught import Lesson, PupilCell
 from canal.models import checkpoint
 from canal.teachers.evaluate import predict
 from canal.teachers.run import labelled_by
@@ -113,3 +114,11 @@ told, place = [], Path(sys.argv[1])
 stage = replace(TINY, start=30).on(Places(place, place, place), lambda *each: told.append(each))
 print(checkpoint.describe(stage.init).initialisation, *(["trained"] if told else []))
 """
+
+
+@pytest.mark.parametrize("queries", [0, 5])
+def test_a_student_of_adapters_reads_the_recipients_images_and_public_ones(places, queries):
+    cell = PupilCell(TINY, Lesson(8.0, 2, ("head",), directions=8), queries=queries)
+    cell.make(places, lambda *told: None)
+    notes = checkpoint.describe(places.runs / cell.slug / "student").notes
+    assert (notes["images"], notes["labelled"]) == (TINY.recipient + queries, TINY.recipient)

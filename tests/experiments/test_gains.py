@@ -31,6 +31,7 @@ def test_the_page_says_what_allocation_leaves_of_the_harm(published):
         ("channels", "norms and head alone", "`channels` {} and {}"),
         (CHOSEN, "an initialisation that did not settle", "settling gains {} at epsilon 8 and {}"),
         ("fine-tuned on the recipient's images", CHOSEN, "it gains {} at epsilon 8 and {} at"),
+        ("a student of it, on the recipient's images", CHOSEN, "the same images gains {} and {}."),
     ],
 )
 def test_the_page_says_what_a_change_is_worth(changed, before, sentence, published):
@@ -46,10 +47,14 @@ def test_the_page_says_what_a_change_is_worth(changed, before, sentence, publish
 
 
 @pytest.mark.parametrize("epsilon", comparison.EPSILONS)
-def test_adapters_are_fine_tuned_where_that_was_better(epsilon, published):
-    """The mean over all invented hospitals."""
+def test_what_is_held_against_rivals_was_best_on_invented_hospitals(epsilon, published):
+    """In the mean over all of them."""
     gains = Gains.of(CPU)
-    rows = {comparison.TAUGHT: CHOSEN, comparison.FINE: "fine-tuned on the recipient's images"}
+    rows = {
+        comparison.TAUGHT: CHOSEN,
+        comparison.FINE: "fine-tuned on the recipient's images",
+        comparison.PUPIL: "a student of it, on the recipient's images",
+    }
     arms = [gains.arms(scene) for scene in gains.scenes]
     dice = {
         ours: np.mean([each[f"{row} {epsilon:g}"].result(published)["dice"] for each in arms])

@@ -1,5 +1,6 @@
 """Rivals of adapters, in the cells of the comparison."""
 
+import json
 import math
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 
 from canal.experiments import rivals
 from canal.experiments.cell import Places, say_nothing
-from canal.experiments.course import Course
-from canal.experiments.rivals import PrivateTeachersCell, UnionCell
+from canal.experiments.course import Course, CourseStage
+from canal.experiments.rivals import EchoCell, PrivateTeachersCell, UnionCell
+from canal.models import checkpoint
 from canal.rivals.dpsgd import PrivateSettings
 from canal.teachers.settings import TrainingSettings
 
@@ -63,3 +65,22 @@ def test_the_same_cell_has_the_same_noise(trained):
     (one,), (other,) = trained(UnionCell), trained(UnionCell)
     assert one.equal(other)
     assert math.isfinite(float(one.sum()))
+
+
+def test_an_echo_asks_no_patient(tmp_path, monkeypatch):
+    """A student of the initialisation is a control: it has nothing from any site."""
+    places, cell = Places(tmp_path, tmp_path, tmp_path), EchoCell(SCENE)
+    stage = SCENE.on(places, say_nothing)
+    start = checkpoint.describe(stage.init).initialisation
+    asked, part = set(), CourseStage.part
+
+    def watched(self, name):
+        asked.add(name)
+        return part(self, name)
+
+    monkeypatch.setattr(CourseStage, "part", watched)
+    found = cell.make(places, say_nothing)
+    assert asked == {"recipient", "test"}
+    assert 0 <= found["dice"] <= 1
+    run = json.loads((tmp_path / cell.slug / "student" / "settings.json").read_text())
+    assert (run["init"], run["said"]) == (start, {"networks": [start]})

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from canal.experiments.arms import (
+    ADAPTERS,
     ALONE,
+    ECHO,
     EPSILONS,
     FINE,
+    GOALS,
     LONGER,
     OURS,
     POOLED,
+    PUPIL,
     START,
     TAUGHT,
     UNION,
@@ -54,9 +58,10 @@ def page(preset: Preset, places: Places) -> str:
     epsilons = _epsilons(preset)
     return "\n".join(
         (
+            _goals(data_sets, epsilons),
             _everybody(data_sets),
             _differences(data_sets, epsilons),
-            _tuned(data_sets, epsilons),
+            _students(data_sets, epsilons),
             _gaps(data_sets, epsilons),
         )
     )
@@ -90,6 +95,29 @@ def _epsilons(preset: Preset) -> tuple[float, ...]:
     return EPSILONS[:1] if preset.smoke else EPSILONS
 
 
+def _rivals(data: DataSet, epsilon: float) -> list[str]:
+    """Arms that are not ours and pay this epsilon."""
+    paying = [arm for arm in data.arms if arm.endswith(f" eps {epsilon:g}")]
+    return [arm for arm in paying if arm.removesuffix(f" eps {epsilon:g}") not in ADAPTERS]
+
+
+def _goals(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str:
+    """What was to be closed of the gap, what is, and by the rival that closes most."""
+    lines = []
+    for epsilon in epsilons:
+        ending = f" eps {epsilon:g}"
+        for name in ADAPTERS:
+            goal = f"{GOALS[epsilon]} %" if name == OURS[epsilon] else ""
+            closed = [data.closed(name + ending) for data in data_sets]
+            lines.append(row([f"{epsilon:g}", goal, name, *closed]))
+        found = []
+        for data in data_sets:
+            best = max(_rivals(data, epsilon), key=lambda arm: data.dice(arm).means.mean())
+            found.append(f"{data.closed(best)}: {best.removesuffix(ending)}")
+        lines.append(row([f"{epsilon:g}", "", "the rival that closes most", *found]))
+    return table(["eps", "goal", "gap closed by", *(data.name for data in data_sets)], lines)
+
+
 def _everybody(data_sets: Sequence[DataSet]) -> str:
     heads = ["arm"]
     for data in data_sets:
@@ -104,21 +132,22 @@ def _everybody(data_sets: Sequence[DataSet]) -> str:
     return table(heads, lines)
 
 
-def _tuned(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str:
-    """What fine-tuning on the recipient's images does to adapters."""
+def _students(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str:
+    """What the recipient's own images do to adapters: two ways to a student."""
     lines = []
     for epsilon in epsilons:
-        fine, taught = (f"{arm} eps {epsilon:g}" for arm in (FINE, TAUGHT))
-        gains = [shown(data.gain(fine, taught), signed=True) for data in data_sets]
-        lines.append(row([f"{epsilon:g}", *gains]))
-    return table(["eps: fine-tuned less not", *(data.name for data in data_sets)], lines)
+        for arm in (FINE, PUPIL):
+            student, taught = (f"{each} eps {epsilon:g}" for each in (arm, TAUGHT))
+            gains = [shown(data.gain(student, taught), signed=True) for data in data_sets]
+            lines.append(row([f"{epsilon:g}", arm, *gains]))
+    return table(["eps", "less adapters as they are", *(data.name for data in data_sets)], lines)
 
 
 def _gaps(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str:
     """What adapters close of other gaps: from the initialisation, and to longer training."""
     lines = []
     for epsilon in epsilons:
-        for name in (TAUGHT, FINE):
+        for name in ADAPTERS:
             arm = f"{name} eps {epsilon:g}"
             for below, above in ((START, POOLED), (ALONE, LONGER)):
                 closed = [data.closed(arm, above, below) for data in data_sets]
@@ -130,12 +159,10 @@ def _differences(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str
     """Adapters less every rival at the same epsilon, corrected for how many are looked at."""
     pairs = []
     for epsilon in epsilons:
-        ending = f" eps {epsilon:g}"
-        paying = [arm for arm in data_sets[0].arms if arm.endswith(ending)]
-        rivals = [arm for arm in paying if arm.removesuffix(ending) not in (TAUGHT, FINE)]
+        ours = f"{OURS[epsilon]} eps {epsilon:g}"
         pairs += [
-            (epsilon, rival, data.gain(OURS[epsilon] + ending, rival))
-            for rival in (ALONE, *rivals)
+            (epsilon, rival, data.gain(ours, rival))
+            for rival in (ALONE, ECHO, *_rivals(data_sets[0], epsilon))
             for data in data_sets
         ]
     corrected = holm([gain.p for *_, gain in pairs])

@@ -16,9 +16,9 @@ from canal.adapters.adapter import HEAD, NORMS
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import Course, PooledCell, StartCell
 from canal.experiments.preset import Preset
-from canal.experiments.rivals import PrivateTeachersCell, UnionCell, VotesCell
+from canal.experiments.rivals import EchoCell, PrivateTeachersCell, UnionCell, VotesCell
 from canal.experiments.students import Asked, StudentCell
-from canal.experiments.taught import Lesson, TaughtCell
+from canal.experiments.taught import Lesson, PupilCell, TaughtCell
 from canal.rivals.dpsgd import PrivateSettings
 
 # The last block of the decoder, and the last layer.
@@ -28,8 +28,12 @@ EPSILONS = (8.0, 1.0)
 START, ALONE, POOLED = "the initialisation", "alone", "pooled"
 LONGER = "pooled, as long as the initialisation"
 TAUGHT, UNION, TEACHERS = "adapters", "DP-SGD over the union", "DP-SGD teachers"
-FINE = "adapters, fine-tuned"
-# Which of the two is held against rivals, at each epsilon; and steps on the recipient's images.
+FINE, PUPIL = "adapters, fine-tuned", "adapters, a student of them"
+ADAPTERS = (TAUGHT, FINE, PUPIL)
+ECHO = "a student of the initialisation"
+# Of the gap between alone and pooled, in percent, to be closed at each epsilon.
+GOALS = {8.0: 75, 1.0: 40}
+# Which of them is held against rivals, at each epsilon; and steps on the recipient's images.
 OURS = {8.0: FINE, 1.0: TAUGHT}
 TUNED = 200
 # What DP-SGD trains. Clips are chosen as those of adapters are, on the recipient's images.
@@ -97,6 +101,7 @@ def arms(scene: Course, epsilons: Sequence[float], *, smoke: bool = False) -> di
     """Everybody, by label."""
     found = {
         START: Arm(StartCell(scene)),
+        ECHO: Arm(EchoCell(scene)),
         ALONE: Arm(StudentCell(scene, "alone")),
         POOLED: Arm(StudentCell(scene, "pooled")),
         LONGER: Arm(PooledCell(scene)),
@@ -119,6 +124,7 @@ def _private(scene: Course, epsilon: float, *, smoke: bool) -> dict[str, Arm]:
     found = {
         TAUGHT: Arm(TaughtCell(crowd, lesson)),
         FINE: Arm(TaughtCell(crowd, lesson, tuned)),
+        PUPIL: Arm(PupilCell(crowd, lesson, queries=0)),
     }
     for name, rival in rivals.items():
         settings = replace(rival, epsilon=epsilon, step=UNION_STEPS[name][epsilon])

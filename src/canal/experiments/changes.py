@@ -26,7 +26,8 @@ class Change:
         settle: factor of the steps in which it settles.
         unlabelled: images more that the initialisation labels itself, and learns from.
         tuned: steps on the recipient's own images afterwards.
-        queries: unlabelled images on which a student learns what the taught network says.
+        queries: unlabelled images on which a student learns what the taught network says, beside
+            the recipient's own; None for no student.
         beside: label of the row that this one is held against.
     """
 
@@ -40,7 +41,7 @@ class Change:
     settle: float = 1.0
     unlabelled: int = 0
     tuned: int = 0
-    queries: int = 0
+    queries: int | None = None
     beside: str = CHOSEN
 
     def scene(self, scene: Course) -> Course:
@@ -69,7 +70,7 @@ class Change:
         )
         scene = self.scene(scene)
         asked = replace(changed, **dict(self.lesson))  # type: ignore[arg-type]
-        if self.queries:
+        if self.queries is not None:
             return PupilCell(scene, asked, queries=self.queries)
         return TaughtCell(scene, asked, self.tuned)
 
@@ -107,5 +108,6 @@ CHANGES = {
         unlabelled=400
     ),
     "fine-tuned on the recipient's images": Change(tuned=TUNED),
+    "a student of it, on the recipient's images": Change(queries=0),
     "a student of it, on 400 unlabelled images more": Change(queries=400),
 }

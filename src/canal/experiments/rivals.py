@@ -1,4 +1,7 @@
-"""Rivals of adapters, at the same patient-level epsilon, data and split: cells of their tables."""
+"""Rivals of adapters, at the same patient-level epsilon, data and split: cells of their tables.
+
+Students of rivals have a control: a student of the initialisation, which pays nothing.
+"""
 
 from __future__ import annotations
 
@@ -131,6 +134,30 @@ class VotesCell(Cell):
             "agreement": float(agree),
             "sigma": votes.spread(said.numel(), self.epsilon, self.delta),
         }
+
+
+@dataclass(frozen=True)
+class EchoCell(Cell):
+    """A student of what the initialisation says: what distillation gives where nobody is asked."""
+
+    scene: Course
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.scene.name}-echo"
+
+    def make(self, places: Places, report: Report) -> dict[str, Any]:
+        """Train, and measure on the test part."""
+        stage = self.scene.on(places, report)
+        said, start = checkpoint.load(stage.init)
+        student = pupil.train(
+            *(places.runs / self.slug / "student", stage.init),
+            *(stage.part("recipient"), stage.training),
+            *(opinion([said]), {"networks": [start.initialisation]}),
+            report=stage.told("student"),
+        )
+        return scored([student], stage.part("test"))
 
 
 def _private(

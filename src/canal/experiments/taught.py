@@ -158,17 +158,19 @@ class TaughtCell(Cell):
 
 @dataclass(frozen=True)
 class PupilCell(TaughtCell):
-    """A student that learns from what the taught network says, on images without labels too.
+    """A student that learns from what the taught network says of the recipient's images.
 
     Args:
-        queries: images of the same invented hospital that nobody labelled; public.
+        queries: images more that nobody labelled; public, of the same invented hospital.
     """
 
     queries: int = 400
 
     def student(self, stage: CourseStage, release: AdapterRelease, folder: Path) -> nn.Module:
         """The network that is measured."""
-        asked = stage.part("recipient").beside(stage.unlabelled(self.queries))
+        asked = stage.part("recipient")
+        if self.queries:
+            asked = asked.beside(stage.unlabelled(self.queries))
         train_student(
             *(folder, stage.init, asked, stage.training),
             release=release,
