@@ -7,8 +7,6 @@ import pytest
 
 from canal.experiments import arms as comparison
 from canal.experiments.changes import CHOSEN
-from canal.experiments.course import StartCell
-from canal.experiments.data_set import DataSet
 from canal.experiments.gains import Gains, harm_table
 from canal.experiments.markdown import shown
 from canal.experiments.preset import PRESETS
@@ -36,13 +34,11 @@ def test_the_page_says_what_allocation_leaves_of_the_harm(published):
 )
 def test_the_page_says_what_a_change_is_worth(changed, before, sentence, published):
     gains = Gains.of(CPU)
-    arms = [gains.arms(scene) for scene in gains.scenes]
-    starts = [StartCell(scene).result(published) for scene in gains.scenes]
     told = []
     for epsilon in comparison.EPSILONS:
         names = [f"{each} {epsilon:g}" for each in (changed, before)]
-        found = {name: [each[name].result(published) for each in arms] for name in names}
-        told.append(shown(DataSet("", starts, found).gain(*names), signed=True))
+        data = gains.measured(gains.changes[CHOSEN], names, published)
+        told.append(shown(data.gain(*names), signed=True))
     assert sentence.format(*told) in PAGES.replace("\n", " ")
 
 
@@ -61,3 +57,16 @@ def test_what_is_held_against_rivals_was_best_on_invented_hospitals(epsilon, pub
         for ours, row in rows.items()
     }
     assert comparison.OURS[epsilon] == max(dice, key=dice.get)
+
+
+def test_changes_that_decide_nothing_are_tried_where_there_is_something_to_gain(published):
+    """A hospital is left out only where pooled training does nothing for the initialisation."""
+    gains = Gains.of(CPU)
+    assert gains.tried(gains.changes[CHOSEN]) == gains.scenes
+    for scene in gains.scenes:
+        arms = gains.arms(scene)
+        pooled, start = (
+            arms[name].result(published)["dice"] for name in (comparison.POOLED, comparison.START)
+        )
+        every = len(arms) == len(gains.arms(gains.scenes[0]))
+        assert every == (pooled > start)

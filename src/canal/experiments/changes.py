@@ -29,6 +29,9 @@ class Change:
         queries: unlabelled images on which a student learns what the taught network says, beside
             the recipient's own; None for no student.
         beside: label of the row that this one is held against.
+        everywhere: tried at every invented hospital: where something follows from it, or more was
+            to be known. Others are tried at the first two: at the third nothing is to be gained
+            from patients, since pooled training is no better there than the initialisation.
     """
 
     lesson: tuple[tuple[str, object], ...] = ()
@@ -43,6 +46,7 @@ class Change:
     tuned: int = 0
     queries: int | None = None
     beside: str = CHOSEN
+    everywhere: bool = False
 
     def scene(self, scene: Course) -> Course:
         """Where rounds start."""
@@ -80,9 +84,9 @@ _EVERY = (("directions", 0),)
 FEW_ALONE = "norms and head alone"
 FLIPPED = "half of it, images only flipped and turned, not settled"
 CHANGES = {
-    CHOSEN: Change(),
+    CHOSEN: Change(everywhere=True),
     "no noise, all else alike": Change((("noise", False),)),
-    "half the way": Change(way=0.5),
+    "half the way": Change(way=0.5, everywhere=True),
     "twice the way": Change(way=2.0),
     "a step of 0.1, whatever the noise": Change(update=(("step", 0.1),)),
     "no momentum": Change(update=(("momentum", 0.0),)),
@@ -94,20 +98,20 @@ CHANGES = {
     "directions as they are, p = 0": Change(update=(("power", 0.0),)),
     "all directions alike, p = 1": Change(update=(("power", 1.0),)),
     "no basis, all weights": Change(_EVERY),
-    FEW_ALONE: Change(_FEW),
-    "ellipsoid": Change((*_FEW, ("allocation", "ellipsoid")), beside=FEW_ALONE),
-    "channels": Change((*_FEW, ("allocation", "channels")), beside=FEW_ALONE),
+    FEW_ALONE: Change(_FEW, everywhere=True),
+    "ellipsoid": Change((*_FEW, ("allocation", "ellipsoid")), beside=FEW_ALONE, everywhere=True),
+    "channels": Change((*_FEW, ("allocation", "channels")), beside=FEW_ALONE, everywhere=True),
     "norms, head and products of rank 2": Change((*_FEW, ("rank", 2))),
     "clipped at a tenth of the norms": Change((("quantile", 0.1),)),
     "clipped at nine tenths": Change((("quantile", 0.9),)),
     "two views of every image": Change((("views", 2),)),
     "half of the initialisation's training": Change(start=0.5),
     FLIPPED: Change(start=0.5, deform=0.0, settle=0.0),
-    "an initialisation that did not settle": Change(settle=0.0),
+    "an initialisation that did not settle": Change(settle=0.0, everywhere=True),
     "half as many steps again, on 400 images that the initialisation labelled itself": Change(
         unlabelled=400
     ),
-    "fine-tuned on the recipient's images": Change(tuned=TUNED),
-    "a student of it, on the recipient's images": Change(queries=0),
-    "a student of it, on 400 unlabelled images more": Change(queries=400),
+    "fine-tuned on the recipient's images": Change(tuned=TUNED, everywhere=True),
+    "a student of it, on the recipient's images": Change(queries=0, everywhere=True),
+    "a student of it, on 400 unlabelled images more": Change(queries=400, everywhere=True),
 }

@@ -34,8 +34,9 @@ from canal.experiments.students import StudentCell
 from canal.experiments.taught import Lesson
 from canal.experiments.tuning import Tuning
 
-# Images of each invented hospital.
+# Images of each invented hospital; and how many of these try changes from which nothing follows.
 _IMAGES = 800
+_SOME = 2
 _CONSENSUS = ("initialisation", "patients agree on", "their gradients, over the recipient's")
 _HARM = ("harm of noise left", "in theory", "ellipsoid", "channels")
 # What is taught where noise could be allocated over channels, by label.
@@ -91,8 +92,23 @@ class Gains:
         for epsilon in self.epsilons:
             lesson = self.lesson(epsilon)
             for label, change in self.changes.items():
-                found[f"{label} {epsilon:g}"] = Arm(change.cell(scene, lesson))
+                if scene in self.tried(change):
+                    found[f"{label} {epsilon:g}"] = Arm(change.cell(scene, lesson))
         return found
+
+    def tried(self, change: Change) -> tuple[Course, ...]:
+        """Where a change was tried."""
+        return self.scenes if change.everywhere else self.scenes[:_SOME]
+
+    def measured(self, change: Change, labels: Sequence[str], places: Places) -> DataSet:
+        """Some arms, wherever a change was tried."""
+        scenes = self.tried(change)
+        arms = [self.arms(scene) for scene in scenes]
+        return DataSet(
+            "invented hospitals",
+            [StartCell(scene).result(places) for scene in scenes],
+            {label: [each[label].result(places) for each in arms] for label in labels},
+        )
 
     def consensus(self) -> list[ConsensusCell]:
         """What patients have in common, to the initialisation of flipped images and to ours."""
@@ -121,18 +137,15 @@ def cells(preset: Preset) -> list[Cell]:
 def page(preset: Preset, places: Places) -> str:
     """Dice of what was chosen, and of every change; steps of rivals; theory beside them."""
     gains = Gains.of(preset)
-    starts = [StartCell(scene).result(places) for scene in gains.scenes]
-    arms = [gains.arms(scene) for scene in gains.scenes]
-    found = {label: [each[label].result(places) for each in arms] for label in arms[0]}
-    data = DataSet("invented hospitals", starts, found)
-    controls = [
-        row([name, *[shown(data.dice(name).estimate())] * len(gains.epsilons)])
-        for name in (START, ALONE, POOLED)
-    ]
-    heads = [f"eps {each:g}" for each in gains.epsilons]
+    data = gains.measured(gains.changes[CHOSEN], (START, ALONE, POOLED), places)
+    dice = {name: shown(data.dice(name).estimate()) for name in data.arms}
+    many = str(len(gains.scenes))
+    lines = [row([name, many, *[text] * len(gains.epsilons)]) for name, text in dice.items()]
+    lines += [_row(gains, label, change, places) for label, change in gains.changes.items()]
+    heads = ["", "hospitals", *(f"eps {each:g}" for each in gains.epsilons)]
     return "\n".join(
         (
-            table(["", *heads], [*controls, *_rows(data, gains)]),
+            table(heads, lines),
             gains.tuning.table(gains.scenes, places),
             table(_CONSENSUS, _consensus(gains, places)),
             harm_table(gains, places),
@@ -140,18 +153,19 @@ def page(preset: Preset, places: Places) -> str:
     )
 
 
-def _rows(data: DataSet, gains: Gains) -> Sequence[str]:
-    lines = []
-    for label, change in gains.changes.items():
-        cells = [label if change.beside == CHOSEN else f"{label}, less {change.beside}"]
-        for epsilon in gains.epsilons:
-            arm, other = f"{label} {epsilon:g}", f"{change.beside} {epsilon:g}"
-            if label == CHOSEN:
-                cells.append(f"{shown(data.dice(arm).estimate())}; gap closed: {data.closed(arm)}")
-            else:
-                cells.append(shown(data.gain(arm, other), signed=True))
-        lines.append(row(cells))
-    return lines
+def _row(gains: Gains, label: str, change: Change, places: Places) -> str:
+    """One change; of what was chosen, Dice itself."""
+    cells = [label if change.beside == CHOSEN else f"{label}, less {change.beside}"]
+    cells.append(str(len(gains.tried(change))))
+    for epsilon in gains.epsilons:
+        arm, other = f"{label} {epsilon:g}", f"{change.beside} {epsilon:g}"
+        if label == CHOSEN:
+            data = gains.measured(change, (arm, ALONE, POOLED), places)
+            cells.append(f"{shown(data.dice(arm).estimate())}; gap closed: {data.closed(arm)}")
+        else:
+            data = gains.measured(change, (arm, other), places)
+            cells.append(shown(data.gain(arm, other), signed=True))
+    return row(cells)
 
 
 def _consensus(gains: Gains, places: Places) -> Sequence[str]:
