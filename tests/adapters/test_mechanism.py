@@ -241,3 +241,10 @@ def test_a_share_that_is_too_narrow_is_refused(make):
     """Few lattice steps wide, a sum of shares is no Gaussian any more."""
     with pytest.raises(InvalidValueError, match="too narrow"):
         make(trust="secure-sum", epsilon=1e6, patients=10**7)
+
+
+def test_a_share_of_the_count_that_is_too_narrow_is_refused_before_anybody_pays(make):
+    counted = {"epsilon": 40.0, "sites": 30, "count": 0.5}
+    make(**counted)
+    with pytest.raises(InvalidValueError, match="too narrow"):
+        make(**counted, trust="secure-sum")

@@ -127,6 +127,24 @@ def test_rounds_that_were_done_are_not_asked_for_again(places, make_release, mak
     assert [each.number for each in told] == [1, 2, 3]
 
 
+def test_the_secret_does_not_wait_for_a_site_that_is_away(places, make_release, monkeypatch):
+    """Once the release is out, it could take the noise off what everybody has."""
+    place = places()
+
+    def away(cohorts, manifest):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCohorts, "finish", away)
+        with pytest.raises(Killed):
+            make_release(place.out, ledger=place.ledger)
+    assert (place.out / "manifest.json").is_file()
+    assert not place.secret.exists()
+    make_release(place.out, ledger=place.ledger)
+    assert_charged_once(place)
+    assert all(check.passed for check in verify(place.out, place.ledger))
+
+
 @pytest.mark.slow
 def test_killed_for_good(tmp_path, init):
     """`kill -9` of a process of its own, while it pays, asks and publishes."""

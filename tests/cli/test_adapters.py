@@ -237,6 +237,11 @@ def test_refused_in_one_sentence(home, arguments, word):
         (("--data", "more", "--queries", "more"), "give their folder with --queries"),
         (("--data", "more", "--data", "more", "--queries", "data"), "a folder and a name"),
         (("--data", "more", "--cohort", "a", "--cohort", "b", "--queries", "data"), "a folder and"),
+        (("--data", "data", "--data", "data/endoscopy", "--queries", "more"), "at two sites"),
+        (("--data", "data/endoscopy", "--queries", "data"), "images in common"),
+        (("--data", "data", "--queries", "data/endoscopy"), "images in common"),
+        (("--data", "data", "--split", "split.json", "--queries", "data/endoscopy"), "in common"),
+        (("--data", "data", "--split", "split.json", "--queries", "."), "in common"),
     ],
 )
 def test_sites_without_a_split_have_their_own_folders(home, sites, word):

@@ -91,7 +91,9 @@ def test_every_problem_names_its_file_and_a_remedy(folder):
     assert said["images/flat.png"][0] == "is an image of one colour"
     assert said["images/lonely.png"][0] == "has no mask"
     assert said["masks/stray.png"][0] == "is a mask without an image"
-    assert said["images/good.png"][0] == "has the same id as images/good.jpg"
+    assert said["images/good.png"][0] == (
+        "has the same id as images/good.jpg, and would take its place"
+    )
     assert all(remedy for _, remedy in said.values())
     assert found.cases == 6
 

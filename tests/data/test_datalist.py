@@ -56,14 +56,39 @@ def test_problems_in_a_datalist(folder):
     assert (twice.file, twice.remedy) == ("list.json, entry 3", "list every image once")
 
 
-def test_an_image_of_nobody_known_joins_no_patient_of_its_name(folder, monkeypatch):
+@pytest.mark.parametrize("key", ["patient", "patient_id", "PatientID", "subject_id", "lesion"])
+def test_a_person_is_known_by_whatever_a_table_may_call_one(folder, key):
+    _listed(folder, {"a": {key: 1}, "b": {key: 1}, "c": {key: 2}})
+    cases = read(folder.root / "list.json").cases
+    assert [case.group for case in cases] == ["patient 1", "patient 1", "patient 2"]
+
+
+@pytest.mark.parametrize("nobody", [{}, {"patient": None}, {"patient": " "}])
+def test_where_nobody_is_known_everybody_is_somebody_else(folder, nobody, monkeypatch):
     monkeypatch.setenv("CANAL_CACHE", str(folder.root / "cache"))
-    for name in ("7", "x"):
-        folder.pair(f"{name}.png", f"{name}_mask.png")
-    entries = [{"image": f"{name}.png", "label": f"{name}_mask.png"} for name in ("7", "x")]
-    entries[1]["patient"] = "7"
-    folder.json("list.json", {"training": entries})
+    _listed(folder, {"7": nobody, "x": nobody})
     assert len(Patients("here", load(folder.root / "list.json", size=32))) == 2
+
+
+def test_a_list_that_knows_only_some_people_is_refused(folder):
+    """Whoever it does not know may be one of them, under two names."""
+    _listed(folder, {"7": {"patient": None}, "x": {"patient": "7"}})
+    data = read(folder.root / "list.json")
+    with pytest.raises(
+        DataError, match=r"gives no patient for 1 images \(7, …\); name the patient"
+    ):
+        data.check()
+
+
+def _listed(folder, people):
+    """A datalist of images, with what is known of each."""
+    for name in people:
+        folder.pair(f"{name}.png", f"{name}_mask.png")
+    entries = [
+        {"image": f"{name}.png", "label": f"{name}_mask.png"} | known
+        for name, known in people.items()
+    ]
+    folder.json("list.json", {"training": entries})
 
 
 @pytest.mark.parametrize("content", ["not json", "[]", '{"training": null}'])

@@ -5,7 +5,8 @@ import pytest
 
 from canal.data.load import load
 from canal.data.readers import read
-from canal.data.split import make_split
+from canal.data.readers.listing import stem
+from canal.data.split import Split, make_split
 from canal.data.synthetic import write
 from canal.errors import DataError
 from canal.release.queries import Queries
@@ -49,6 +50,30 @@ def test_two_files_of_one_name_are_refused(folder):
     image.with_suffix(".jpg").write_bytes(image.read_bytes())
     with pytest.raises(DataError, match=r"has the same id as .* remove one of the two"):
         load(folder / "data", size=32)
+
+
+def test_a_person_in_two_parts_is_refused(folder):
+    """Records that were mended after the split was made: who is at two sites would pay for one."""
+    table = folder / "data" / "endoscopy" / "metadata.csv"
+    header, *rows = table.read_text().splitlines()
+    split = Split.read(folder / "split.json")
+    names = {name.removeprefix("endoscopy/") for name in split.cohorts["endoscopy"]}
+    ours = next(row for row in rows if stem(row.split(",")[0]) in names)
+    person = ours.split(",")[header.split(",").index("patient_id")]
+    others = [*split.test, *split.recipient]
+    other = next(n for n in others if n.startswith("endoscopy/")).removeprefix("endoscopy/")
+    columns = header.split(",")
+
+    def mended(row):
+        values = dict(zip(columns, row.split(","), strict=True))
+        if stem(values[columns[0]]) == other:
+            values["patient_id"] = person
+        return ",".join(values.values())
+
+    load(folder / "data", size=32, split=folder / "split.json")
+    table.write_text("\n".join([header, *map(mended, rows)]) + "\n")
+    with pytest.raises(DataError, match=f"{person} is in two parts of the split"):
+        load(folder / "data", size=32, split=folder / "split.json")
 
 
 def test_images_without_a_mask_are_taken_when_asked_for(folder):

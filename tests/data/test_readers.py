@@ -151,6 +151,34 @@ def test_images_that_the_metadata_leaves_out_are_a_problem(folder, rows):
     assert problem.file == "metadata.csv"
     assert "no patient or sequence for" in problem.what
     assert "add their rows" in problem.remedy
+    with pytest.raises(DataError, match="gives no patient or sequence for"):
+        read(folder.root).check()
+
+
+@pytest.mark.parametrize(
+    ("header", "between"),
+    [
+        (("patient", "image"), ","),
+        (("image", "patient"), ";"),
+        (("image", "patient_number"), ","),
+        (("image", "patient_age"), ","),
+        ((), ","),
+    ],
+)
+def test_a_table_that_does_not_say_whose_images_are_is_refused(header, between, folder):
+    """Else two images of a person count as two people, each of whom pays for one."""
+    folder.pair("images/a.png", "masks/a.png")
+    folder.at("metadata.csv").write_text(between.join(header) + f"\na{between}1\n")
+    with pytest.raises(DataError, match=r"not say whose each image is.*named patient or sub"):
+        read(folder.root)
+
+
+def test_pictures_alone_know_whose_they_are_too(folder):
+    for name in "ab":
+        folder.image(f"{name}.png")
+    folder.csv("metadata.csv", ("image", "patient"), ("a", 1))
+    with pytest.raises(DataError, match=r"gives no patient or sequence for 1 images \(b, …\)"):
+        read(folder.root, unlabelled=True).check()
 
 
 def test_a_table_in_another_encoding_is_an_error_with_a_way_out(folder):
@@ -218,7 +246,11 @@ def test_missing_extra_and_double_files_are_named_with_a_remedy(folder):
     data = read(folder.root)
     assert _ids(data) == ["a"]
     assert [(p.file, p.what, p.remedy) for p in data.problems] == [
-        ("images/a.png", "has the same id as images/a.jpg", "remove one of the two"),
+        (
+            "images/a.png",
+            "has the same id as images/a.jpg, and would take its place",
+            "remove one of the two",
+        ),
         (
             "images/lonely.png",
             "has no mask",

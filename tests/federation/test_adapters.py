@@ -1,16 +1,19 @@
 """Adapters across sites: one charge, the same bytes as in one process."""
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
 from canal.adapters.store import AdapterRelease
 from canal.adapters.verification import verify
 from canal.errors import FederationError, InvalidValueError
 from canal.federation import lessons
 from canal.federation.aggregate import run
+from canal.federation.answers import Answers
 from canal.federation.history import history
 from canal.federation.message import Message
 from federation.local import teach_alone
@@ -18,6 +21,7 @@ from federation.malicious import Malicious, set_in
 from tiny import SITES
 
 ROUNDS = 3
+ALPHA = 1e-7  # false-alarm rate of a test of uniformity
 PLAN = {"epsilon": 8.0, "patients": 40, "rounds": ROUNDS}
 
 
@@ -116,6 +120,39 @@ def test_a_machine_that_mixes_patients_is_found_before_anybody_pays(make, order,
         run(order(), hospitals.transport)
     assert set(shapes) == {5}
     assert not any(hospitals.charges(name) for name in SITES)
+
+
+class Told:
+    """A transport that keeps what one site says of rounds."""
+
+    def __init__(self, inner, site):
+        self.inner, self.site, self.words = inner, site, []
+
+    @property
+    def sites(self):
+        return self.inner.sites
+
+    def ask(self, requests):
+        answers = self.inner.ask(requests)
+        if Message.from_bytes(requests[self.site]).head["kind"] == "round":
+            self.words.append(Message.from_bytes(answers[self.site]).arrays["sum"])
+        return answers
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_every_round_has_a_mask_of_its_own(make, order, monkeypatch, fresh):
+    """With one mask for all, sums are right, and two messages differ by what is under them."""
+    if not fresh:
+        masked = Answers._masked
+        monkeypatch.setattr(Answers, "_masked", lambda self, made, _: masked(self, made, b""))
+    told = Told(make(trust=["secure-sum"]).transport, SITES[0])
+    run(order(trust="secure-sum"), told)
+    differences = [one - other for one, other in combinations(told.words, 2)]
+    assert len(differences) == ROUNDS * (ROUNDS - 1) / 2
+    for words in differences:
+        assert words.dtype == np.uint32
+        counts = np.bincount(words >> 28, minlength=16)
+        assert (stats.chisquare(counts).pvalue > ALPHA) == fresh
 
 
 class Faulty:

@@ -4,8 +4,11 @@ import hashlib
 
 import pytest
 
+from canal.errors import FederationError
 from canal.release.aggregator import create
 from canal.release.options import Options
+from canal.release.sites import LocalSites
+from canal.release.verification import verify
 from release.place import UNITS, holds
 
 
@@ -25,6 +28,24 @@ def test_the_secret_is_kept_for_its_owner_and_then_destroyed(
     assert (len(secret), any(secret), mode) == (32, True, 0o600)
     assert not kept.exists()
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and holds(path, secret)]
+
+
+def test_the_secret_does_not_wait_for_a_site_that_is_away(
+    ensemble, queries, make_plan, ledger, tmp_path, monkeypatch
+):
+    """Once the release is out, it could take the noise off what everybody has."""
+
+    def away(sites, manifest):
+        raise FederationError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalSites, "finish", away)
+        with pytest.raises(FederationError):
+            create(tmp_path / "release", ensemble, queries, make_plan(), ledger=ledger)
+    assert (tmp_path / "release" / "manifest.json").is_file()
+    assert not (tmp_path / "release.private" / "secret").exists()
+    made = create(tmp_path / "release", ensemble, queries, make_plan(), ledger=ledger)
+    assert all(check.passed for check in verify(made.path, ledger))
 
 
 @pytest.mark.parametrize("preset", UNITS)

@@ -7,6 +7,7 @@ from typing import Any
 
 from canal.adapters.plan import DISTANCE, CalibratedAdapterPlan
 from canal.privacy.ledger import Charge
+from canal.release.charges import pays
 
 
 def charges(calibrated: CalibratedAdapterPlan, cohorts: Sequence[str]) -> list[Charge]:
@@ -31,9 +32,5 @@ def covers(
     made: Sequence[dict[str, Any]], calibrated: CalibratedAdapterPlan, cohorts: Sequence[str]
 ) -> bool:
     """Whether charges pay for what is released: everyone's, and enough."""
-    due = {(charge.cohort, charge.unit): charge for charge in charges(calibrated, cohorts)}
-    return due.keys() == {(entry["cohort"], entry["unit"]) for entry in made} and all(
-        entry["rho"] >= due[entry["cohort"], entry["unit"]].rho
-        and entry["draws"] >= due[entry["cohort"], entry["unit"]].draws
-        for entry in made
-    )
+    due = charges(calibrated, cohorts)
+    return pays(made, {(each.cohort, each.unit): (each.rho, each.draws) for each in due})

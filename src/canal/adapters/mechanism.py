@@ -59,6 +59,8 @@ class Mechanism:
         made = cls(calibrated, public.clip(calibrated.plan), public.basis)
         if calibrated.plan.trust == "secure-sum":
             check_share(made._shares)
+            if calibrated.plan.count:
+                check_share(made._count_share)
         return made
 
     @property
@@ -66,6 +68,12 @@ class Mechanism:
         """Of every coordinate: the width of a site's share of the noise, in lattice steps."""
         plan = self.calibrated.plan
         return share_std(self.sigma, plan.shares, plan.colluding) / self.calibrated.lattice.step
+
+    @property
+    def _count_share(self) -> NDArray[np.float64]:
+        """The width of a site's share of the noise on the count, in parts of a patient."""
+        plan = self.calibrated.plan
+        return share_std(self.calibrated.count_sigma / COUNT_STEP, plan.shares, plan.colluding)
 
     @property
     def sigma(self) -> NDArray[np.float64]:
@@ -136,8 +144,7 @@ class Mechanism:
             parts: of one; private.
             stream: of this site and its count.
         """
-        plan, numbers = self.calibrated.plan, np.asarray(parts, dtype=np.int64)
-        std = share_std(self.calibrated.count_sigma / COUNT_STEP, plan.shares, plan.colluding)
+        numbers, std = np.asarray(parts, dtype=np.int64), self._count_share
         check_share(std)
         return rounded_gaussian(std, numbers.shape, stream) + numbers
 

@@ -5,7 +5,7 @@
 3. *Count* the patients, if their number is not public.
 4. *Rounds*: the network of this round follows from the sums of earlier ones; every site adds up
    what its patients say; noise is added once; the sum is on disk before the next round begins.
-5. *Publish* in one step, note it in the ledger, destroy the secret.
+5. *Publish* in one step, destroy the secret, note it in the ledger and at all sites.
 
 After `kill -9` anywhere, the same arguments lead to the same bytes and to one charge: a round that
 was cut off is the same round again, with the same noise.
@@ -160,9 +160,10 @@ def aggregate(
         release = AdapterRelease.open(workspace.out)
         if release.manifest.plan != plan.to_json():
             raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
+        # First of all: what follows may wait for a ledger, or for a site that is away.
+        workspace.finish()
         commit(ledger, release.manifest)
         cohorts.finish(release.manifest)
-        workspace.finish()
     return release
 
 

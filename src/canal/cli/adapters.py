@@ -230,6 +230,8 @@ def apply(
 
 def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> dict[str, Path]:
     """The folder of every site, by the name of its cohort."""
+    from itertools import permutations
+
     from canal.data.split import Split
     from canal.errors import InvalidValueError
 
@@ -240,6 +242,12 @@ def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> d
                 "without a split every site has a folder and a name of its own; give as many "
                 "--cohort as --data, or none"
             )
+        for one, other in permutations(data, 2):
+            if one.resolve().is_relative_to(other.resolve()):
+                raise InvalidValueError(
+                    f"{one} lies in {other}: its patients would be at two sites, and pay for one; "
+                    "give every site a folder of its own"
+                )
         return dict(zip(names, data, strict=True))
     if len(data) > 1:
         raise InvalidValueError("a split divides one folder among the sites; give one --data")

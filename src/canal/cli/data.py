@@ -63,6 +63,7 @@ def split(
     from canal.data.split import as_table, make_split
 
     data = read(path, normal=normal)
+    data.check()
     with counting("comparing images", len(data.cases)) as progress:
         duplicates = near_duplicates(data.cases, progress=progress)
     areas = None

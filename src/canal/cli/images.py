@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from canal.cli.network import load_part, refuse_cohorts
+from canal.cli.network import load_part, refuse_cohorts, refuse_overlap
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -51,4 +51,6 @@ class Images:
                 "scales and bounds are measured on images of the recipient's own; give their "
                 "folder with --queries, or a split that names them"
             )
+        for folder in data:
+            refuse_overlap(queries, folder, "--queries")
         return self.load(queries, None, recipient, unlabelled=True)

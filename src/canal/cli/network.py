@@ -108,3 +108,15 @@ def refuse_cohorts(split: Path, part: str) -> None:
         raise InvalidValueError(
             f"part {part!r} holds images that a hospital trains on; give the recipient's own"
         )
+
+
+def refuse_overlap(public: Path, private: Path, flag: str) -> None:
+    """Refuse a folder of public images inside one that may hold a cohort's, or around it."""
+    from canal.errors import InvalidValueError
+
+    ours, theirs = public.resolve(), private.resolve()
+    if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+        raise InvalidValueError(
+            f"{public} and {private} have images in common, and they may be a cohort's; give "
+            f"{flag} a folder of its own, of public images"
+        )

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from canal.cli.flags import with_settings
-from canal.cli.network import load_part, measure, refuse_cohorts
+from canal.cli.network import load_part, measure, refuse_cohorts, refuse_overlap
 from canal.teachers.settings import ModelSettings, Settings
 
 teacher_app = typer.Typer(no_args_is_help=True, help="Train a teacher at a site, and measure it.")
@@ -53,7 +53,7 @@ def init(
             "--unlabelled images are labelled by an initialisation; give it with --after"
         )
     if unlabelled is not None and data is not None:
-        _refuse_inside(unlabelled, data)
+        refuse_overlap(unlabelled, data, "--unlabelled")
     arrays = None if data is None else load_part(data, split, part, settings.data)
     with training("initialisation", settings.training.steps) as report:
         if after is not None and arrays is not None:
@@ -100,18 +100,6 @@ def _refuse(after: Path, data: Path | None, model: ModelSettings, seed: int) -> 
             raise InvalidValueError(
                 f"{name} = {asked!r}, but {after} has {there[name]!r}; --after keeps the network"
             )
-
-
-def _refuse_inside(unlabelled: Path, data: Path) -> None:
-    """Refuse images that a split may have given to a cohort: they are private."""
-    from canal.errors import InvalidValueError
-
-    more, known = unlabelled.resolve(), data.resolve()
-    if more.is_relative_to(known) or known.is_relative_to(more):
-        raise InvalidValueError(
-            f"{unlabelled} and {data} have images in common, and they may be a cohort's; give "
-            "--unlabelled a folder of its own, of public images"
-        )
 
 
 @teacher_app.command()

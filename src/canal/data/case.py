@@ -38,8 +38,8 @@ class Problem:
         file: which file.
         what: is wrong with it.
         remedy: what to do.
-        blocks: nothing can be read until it is mended: which of two files is a case, or whose
-            mask is whose, would depend on what else is in the folder.
+        blocks: nothing can be read until it is mended: which of two files is a case, whose mask
+            is whose, or who is on an image, would not be what the folder means.
     """
 
     file: str
@@ -67,13 +67,10 @@ class DataSet:
     spatial_dims: int = 2
 
     def check(self) -> None:
-        """Refuse a folder in which one person's files could take the place of another's."""
+        """Refuse a folder in which one person could pass for another, or for several."""
         for problem in self.problems:
             if problem.blocks:
-                raise DataError(
-                    f"{self.root}: {problem.file} {problem.what}, so that one would take the "
-                    f"other's place; {problem.remedy}"
-                )
+                raise DataError(f"{self.root}: {problem.file} {problem.what}; {problem.remedy}")
 
     def select(self, ids: list[str] | tuple[str, ...]) -> tuple[Case, ...]:
         """The cases with these ids, in this order."""

@@ -38,7 +38,9 @@ def load(
     data.check()
     cases = data.cases
     if split is not None:
-        cases = data.select(Split.read(Path(split)).part(part))
+        parts = Split.read(Path(split))
+        parts.check_groups(data.cases)
+        cases = data.select(parts.part(part))
     # Found out from the whole, so that all parts of a data set agree.
     channels = cache.count_channels(data.cases) if channels is None else channels
     return cache.load(cases, size=(size,) * data.spatial_dims, channels=channels, progress=progress)

@@ -56,6 +56,21 @@ class Split:
             raise DataError(f"the split has no part {name!r}; it has {', '.join(parts)}")
         return parts[name]
 
+    def check_groups(self, cases: Iterable[Case]) -> None:
+        """Refuse cases of which somebody is in two parts: two sites would each pay for a part.
+
+        A split is made so that this is not so; who is on an image may have been mended since.
+        """
+        parts = {"test": self.test, "recipient": self.recipient} | self.cohorts
+        where = {name: part for part, ids in parts.items() for name in ids}
+        seen: dict[str, str] = {}
+        for case in cases:
+            if case.id in where and seen.setdefault(case.group, where[case.id]) != where[case.id]:
+                raise DataError(
+                    f"{case.group} is in two parts of the split, {seen[case.group]} and "
+                    f"{where[case.id]}; make it anew with `canal data split`"
+                )
+
     def write(self, path: Path) -> None:
         """Write as JSON, with the digest."""
         content = {"format": _FORMAT, "digest": self.digest, **asdict(self)}

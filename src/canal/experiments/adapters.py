@@ -156,12 +156,15 @@ def _gaps(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str:
 
 
 def _differences(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str:
-    """Adapters less every rival at the same epsilon, corrected for how many are looked at."""
+    """Adapters less every rival at the same epsilon, corrected for how many are looked at.
+
+    What is held against rivals, and adapters as they are: no rival was fine-tuned.
+    """
     pairs = []
     for epsilon in epsilons:
-        ours = f"{OURS[epsilon]} eps {epsilon:g}"
         pairs += [
-            (epsilon, rival, data.gain(ours, rival))
+            (epsilon, ours, rival, data.gain(f"{ours} eps {epsilon:g}", rival))
+            for ours in dict.fromkeys((OURS[epsilon], TAUGHT))
             for rival in (ALONE, ECHO, *_rivals(data_sets[0], epsilon))
             for data in data_sets
         ]
@@ -169,8 +172,8 @@ def _differences(data_sets: Sequence[DataSet], epsilons: Sequence[float]) -> str
     heads = ["eps", "arm", "less", *(data.name for data in data_sets)]
     lines = []
     for start in range(0, len(pairs), len(data_sets)):
-        epsilon, rival, *_ = pairs[start]
-        cells = [f"{epsilon:g}", OURS[epsilon], rival.removesuffix(f" eps {epsilon:g}")]
+        epsilon, ours, rival, _ = pairs[start]
+        cells = [f"{epsilon:g}", ours, rival.removesuffix(f" eps {epsilon:g}")]
         for (*_, gain), p in list(zip(pairs, corrected, strict=True))[start:][: len(data_sets)]:
             text = shown(gain, signed=True)
             cells.append(f"**{text}**" if p < 0.05 else text)

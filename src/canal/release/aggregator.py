@@ -139,9 +139,10 @@ def aggregate(
         release = Release.open(workspace.out)
         if (release.manifest.plan, list(release.ids)) != (plan.to_json(), list(queries.ids)):
             raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
+        # First of all: what follows may wait for a ledger, or for a site that is away.
+        workspace.finish()
         commit(ledger, release.manifest)
         sites.finish(release.manifest)
-        workspace.finish()
     return release
 
 

@@ -222,15 +222,15 @@ def _ledger(manifest: Manifest, ledger: Ledger) -> str:
     rows = ledger.verify()
     stated = manifest.ledger or {}
     key, charged = str(stated["key"]), list(stated["charges"])
-    due = {(c["cohort"], c["unit"], c["rho"], c["draws"]) for c in charged}
+    due = {(c["cohort"], c["unit"]): [c["rho"], c["draws"]] for c in charged}
     # A site's own ledger knows of its own cohort, and of that alone.
     kept = {row.cohort for row in rows if row.key == key}
     if len(kept) == 1:
-        due = {charge for charge in due if charge[0] in kept} or due
+        due = {who: cost for who, cost in due.items() if who[0] in kept} or due
     for action in ("reserve", "commit"):
         entries = [row for row in rows if row.action == action and row.key == key]
-        made = [(row.cohort, row.unit, row.rho, row.draws) for row in entries]
-        if len(made) != len(due) or set(made) != due:
+        made = {(row.cohort, row.unit): [row.rho, row.draws] for row in entries}
+        if len(entries) != len(due) or not same(made, due):
             raise ReleaseError(
                 f"{ledger.path} has no {action} of exactly this release; it was charged "
                 "elsewhere, or not at all"

@@ -269,8 +269,9 @@ def central(what: str, facts: Facts) -> list[str]:
         facts: of the release.
     """
     return [
-        f"Central model: the aggregator sees {what} before noise is added, and "
-        "all sites trust it with that. The readers of this folder need not be trusted.",
+        f"Central model: the aggregator sees {what} before noise is added (and all images, where "
+        "it reads the folders of the sites itself), and all sites trust it with that. The readers "
+        "of this folder need not be trusted.",
         f"Noise: {facts.noise}."
         + (
             " The secret was never in this folder and is destroyed when the release is finished; "

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from canal.data.case import Case, DataSet, Problem
-from canal.data.readers.listing import VOLUME_SUFFIXES, stem
+from canal.data.readers.listing import VOLUME_SUFFIXES, group_named, stem
 from canal.data.readers.options import Options
 from canal.errors import DataError
 
 LAYOUT = "MONAI datalist"
 _LISTS = ("training", "validation", "test")
-_GROUPS = ("patient", "patient_id", "subject", "group", "sequence")
 
 
 def recognises(root: Path) -> bool:
@@ -31,7 +30,7 @@ def read(root: Path, options: Options) -> DataSet:
             f"{root} is no MONAI datalist ({error}); it should hold "
             '{"training": [{"image": "a.png", "label": "a_mask.png"}]}'
         ) from error
-    cases, problems, seen = [], [], set[str]()
+    cases, problems, seen, known = [], [], set[str](), set[str]()
     for number, (listing, entry) in enumerate(entries):
         needed = {"image"} if options.unlabelled else {"image", "label"}
         if not isinstance(entry, dict) or not needed <= entry.keys():
@@ -56,18 +55,30 @@ def read(root: Path, options: Options) -> DataSet:
                 problems.append(
                     Problem(
                         f"{root.name}, entry {number}",
-                        f"has the same id as another, {name}",
+                        f"has the same id as another, {name}, and would take its place",
                         "list every image once",
                         blocks=True,
                     )
                 )
                 continue
             seen.add(name)
+            who = _whose(entry)
+            known |= {name} if who else set()
             # No image has such a name, so none of nobody known passes for somebody's.
-            group = next((f"patient {entry[key]}" for key in _GROUPS if key in entry), name)
+            group = f"patient {who}" if who else name
             volume = images[0].name.endswith(VOLUME_SUFFIXES)
             labels = tuple(range(1, 256)) if volume else ()
             cases.append(Case(name, images, masks, group, str(entry.get("site", "")), labels))
+    strangers = sorted(case.id for case in cases if case.id not in known)
+    if known and strangers:
+        problems.append(
+            Problem(
+                root.name,
+                f"gives no patient for {len(strangers)} images ({strangers[0]}, …)",
+                "name the patient of every image, or of none",
+                blocks=True,
+            )
+        )
     volumes = bool(cases) and cases[0].image[0].name.endswith(VOLUME_SUFFIXES)
     return DataSet(
         LAYOUT,
@@ -76,6 +87,13 @@ def read(root: Path, options: Options) -> DataSet:
         tuple(problems),
         spatial_dims=3 if volumes else 2,
     )
+
+
+def _whose(entry: dict[str, Any]) -> str:
+    """The patient of an entry; nothing where none is named."""
+    named = [key for key, value in entry.items() if value is not None and str(value).strip()]
+    kind, at = group_named(named)
+    return str(entry[named[at]]).strip() if kind else ""
 
 
 def _name(image: Path, root: Path) -> str:

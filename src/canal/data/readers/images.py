@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from canal.data.case import Case, DataSet
-from canal.data.readers.listing import VOLUME_SUFFIXES, groups_from_csv, images_in, stem
+from canal.data.readers.listing import (
+    VOLUME_SUFFIXES,
+    groups_from_csv,
+    images_in,
+    stem,
+    ungrouped,
+)
 from canal.data.readers.options import Options
 
 LAYOUT = "images alone"
@@ -25,7 +31,9 @@ def read(root: Path, options: Options) -> DataSet:  # noqa: ARG001
         name = (where.parent / stem(path.name)).as_posix()
         cases.append(Case(name, (path,), (), groups.get(name, name)))
     volumes = any(path.name.endswith(VOLUME_SUFFIXES) for path in _files(root))
-    return DataSet(LAYOUT, root, tuple(sorted(cases)), spatial_dims=3 if volumes else 2)
+    problems = ungrouped(cases, groups, {""} if groups else set())
+    dims = 3 if volumes else 2
+    return DataSet(LAYOUT, root, tuple(sorted(cases)), tuple(problems), spatial_dims=dims)
 
 
 def _files(root: Path) -> list[Path]:

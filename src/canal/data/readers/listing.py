@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from canal.data.case import Case, DataSet, Problem
@@ -12,7 +12,7 @@ from canal.errors import DataError
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 VOLUME_SUFFIXES = (".nii.gz", ".nii")
 # The widest first: who knows the patient need not know the lesion.
-_GROUP_COLUMNS = ("patient", "subject", "sequence", "group", "case", "lesion")
+_GROUPS = ("patient", "subject", "sequence", "group", "case", "lesion")
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -39,6 +39,18 @@ def stem(name: str) -> str:
     return name[: len(name) - len(ending)]
 
 
+def group_named(names: Sequence[str]) -> tuple[str, int]:
+    """Which of some names says whose an image is, and where it stands; "" and 0 if none does.
+
+    In full, not by how it starts: `patient_age` is nobody's name.
+
+    >>> group_named(["patient_age", "lesion_id", "PatientID"])
+    ('patient', 2)
+    """
+    known = [name.strip().lower().removesuffix("id").rstrip("_ ") for name in names]
+    return next(((kind, known.index(kind)) for kind in _GROUPS if kind in known), ("", 0))
+
+
 def groups_from_csv(path: Path) -> dict[str, str]:
     """Image id to patient or sequence, from the first column and the one that names a group."""
     if not path.is_file():
@@ -48,14 +60,16 @@ def groups_from_csv(path: Path) -> dict[str, str]:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"cannot read {path}: {error}; save it as a CSV in UTF-8") from error
-    if len(rows) < 2:
-        return {}
-    # In full, not by how it starts: `patient_age` is nobody's name.
-    header = [name.strip().lower().removesuffix("id").rstrip("_ ") for name in rows[0]]
-    kind = next((kind for kind in _GROUP_COLUMNS if kind in header[1:]), None)
-    if kind is None:
-        return {}
-    column = header.index(kind, 1)
+    header = rows[0] if rows else []
+    kind, column = group_named(header[1:])
+    if not kind:
+        # Every image would pass for a patient of its own, and whoever has several pay too little.
+        raise DataError(
+            f"{path} does not say whose each image is: its columns are {', '.join(header)!r}; "
+            "separate columns by commas, have the image in the first, and behind it one named "
+            f"{' or '.join(_GROUPS)}, or take the file away if nobody has two images"
+        )
+    column += 1
     return {
         stem(row[0].strip()): f"{kind} {row[column].strip()}"
         for row in rows[1:]
@@ -81,6 +95,7 @@ def ungrouped(cases: Iterable[Case], groups: dict[str, str], sites: set[str]) ->
             "metadata.csv",
             f"gives no patient or sequence for {len(left_out)} images ({left_out[0]}, …)",
             "add their rows, with the name of the image in the first column",
+            blocks=True,
         )
     ]
 
@@ -111,9 +126,8 @@ def pair_up(
         where = path.relative_to(root).as_posix()
         if name in seen:
             twin = seen[name].relative_to(root).as_posix()
-            problems.append(
-                Problem(where, f"has the same id as {twin}", "remove one of the two", blocks=True)
-            )
+            what = f"has the same id as {twin}, and would take its place"
+            problems.append(Problem(where, what, "remove one of the two", blocks=True))
             continue
         seen[name] = path
         if name not in by_id and not unlabelled:
