@@ -43,16 +43,25 @@ class BudgetExceededError(LedgerError):
         unit: the unit of privacy.
         requested: the rho that was asked for.
         remaining: the rho that is left.
+        epsilons: both as an epsilon of this unit, at the delta of the budget.
     """
 
-    def __init__(self, cohort: str, unit: str, requested: float, remaining: float) -> None:
+    def __init__(
+        self,
+        cohort: str,
+        unit: str,
+        requested: float,
+        remaining: float,
+        epsilons: tuple[float, float],
+    ) -> None:
         self.cohort = cohort
         self.unit = unit
         self.requested = requested
         self.remaining = remaining
         super().__init__(
             f"the {unit} budget of cohort {cohort!r} does not cover this release: "
-            f"rho {requested:.6g} requested, {remaining:.6g} remaining; "
+            f"epsilon {epsilons[0]:.4g} of this unit requested, {epsilons[1]:.4g} remaining (rho "
+            f"{requested:.6g} and {remaining:.6g}); "
             "ask for a smaller epsilon, or have the privacy officer raise the budget "
             "with `canal ledger budget`"
         )

@@ -11,9 +11,11 @@ from canal.adapters import shared as shared_module
 from canal.adapters.patients import Patients
 from canal.adapters.public import measure
 from canal.adapters.shared import share
+from canal.adapters.start import settled
 from canal.errors import DataError, InvalidValueError
 from canal.models import checkpoint
 from canal.models.unet import weights_digest
+from canal.release.workspace import Workspace
 
 
 def test_rounds_start_from_the_initialisation(shared, init):
@@ -31,6 +33,23 @@ def test_the_same_images_measure_the_same(init, recipient, shared):
         # Several threads may differ in the last bits; that is why a release keeps its numbers.
         for name in ("scales", "bounds", "weights", "length"):
             assert getattr(again, name) == pytest.approx(getattr(first, name), rel=1e-5)
+
+
+def test_what_was_measured_for_a_release_is_not_measured_again(
+    init, recipient, tmp_path, monkeypatch
+):
+    passed = []
+    options = {"directions": 6, "chunk": 4}
+    first = share(init, recipient, FEW, "channels", **options, progress=lambda *n: passed.append(n))
+    assert sum(count for count, _ in passed) == {total for _, total in passed}.pop()
+    workspace = Workspace(tmp_path / "release")
+    settled(workspace, first.start)
+    monkeypatch.setattr(shared_module, "look", lambda *_, **__: pytest.fail("measured again"))
+    again = share(init, recipient, FEW, "channels", **options, kept=workspace)
+    assert again.start.public.to_json() == first.start.public.to_json()
+    np.testing.assert_array_equal(again.start.public.channels, first.start.public.channels)
+    with pytest.raises(pytest.fail.Exception):
+        share(init, recipient, FEW, "channels", **options | {"directions": 5}, kept=workspace)
 
 
 def test_by_hand_without_augmentation(init, recipient, gradients, shared):

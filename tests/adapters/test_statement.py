@@ -38,6 +38,14 @@ def test_the_numbers_are_those_of_the_plan(relation):
     json.dumps(statement, allow_nan=False)
 
 
+def test_two_relations_are_read_in_two_ways():
+    """Two sentences that differ in a number alone would contradict each other."""
+    promises = stated()["guarantee"]
+    assert "1 in 100 outsiders" in promises["membership"]["reading"]
+    assert "one of two people was a patient here" in promises["patient"]["reading"]
+    assert "outsiders" not in promises["patient"]["reading"]
+
+
 def test_rounds_cost_more_and_more():
     rows = stated()["epsilon_by_rounds"]
     assert [row["rounds"] for row in rows] == [1, 5, 10, 15, 20]

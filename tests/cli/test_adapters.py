@@ -14,7 +14,7 @@ from canal.adapters.store import AdapterRelease
 from canal.cli.adapters import train
 from canal.models import checkpoint
 from canal.privacy import Ledger
-from typed import call_here
+from typed import call_here, here
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
 SITES = ("dermoscopy", "endoscopy", "ultrasound")
@@ -58,16 +58,15 @@ def test_the_page_tells_what_is_said(story):
     assert "charged once to dermoscopy, endoscopy, ultrasound" in said["release verify"]
     shown = " ".join(said["release show"].split())
     assert re.search(
-        r"488385 parameters taught in \d+ directions, in 5 rounds by 30 patients", shown
+        r"488385 parameters taught in \d+ directions, in 5 rounds by 20 patients \(as stated\)",
+        shown,
     )
     assert "where a patient is added or removed (what DP-SGD reports), 19.13 where one is" in shown
     rows = {line.split()[0]: line.split()[1] for line in said["account adapters"].splitlines()[4:6]}
     stated = re.findall(r"^\| `([\w-]+)`.*\| `(\w+)` \|.* ([\d.]+) \|$", PAGE, re.MULTILINE)
     assert {unit: epsilon for _, unit, epsilon in stated} == rows
     assert "20 masks" in said["student predict"]
-    assert (
-        "One patient added or removed (5 of 5 rounds; rounds): told apart" in said["audit adapters"]
-    )
+    assert "One patient added or removed (all 5 rounds): told apart" in said["audit adapters"]
     assert "patients of dermoscopy, the one that moved this release most" in said["audit adapters"]
     assert "Nothing that was stated is refuted" in said["audit adapters"]
     # The last line of the page that trains adapters is the rehearsal.
@@ -76,14 +75,14 @@ def test_the_page_tells_what_is_said(story):
 
 def test_a_second_run_changes_nothing(home):
     before, rows = contents(home / "adapters"), Ledger(home / "ledger.sqlite").rows()
-    asked = ("--patients", "30", "--rounds", "5", "--out", "adapters", "--json")
+    asked = ("--patients", "20", "--rounds", "5", "--out", "adapters", "--json")
     found = json.loads(call_here(home, *TRAIN, *asked))
     assert contents(home / "adapters") == before
     assert Ledger(home / "ledger.sqlite").rows() == rows
     assert {row.action for row in rows} == {"budget", "reserve", "commit"}
     assert found["kind"] == "adapters"
     assert found["private"]
-    assert (found["rounds"], found["patients"], found["relation"]) == (5, 30, "add-remove")
+    assert (found["rounds"], found["patients"], found["relation"]) == (5, 20, "add-remove")
     assert {(each["cohort"], each["unit"]) for each in found["ledger"]["charges"]} == {
         (site, unit) for site in SITES for unit in ("membership", "patient")
     }
@@ -137,7 +136,7 @@ def test_a_count_costs_its_share(home):
     more = ("--cohort", "ultrasound", "--allocation", "channels", *taught)
     where = ("--ledger", "counted.sqlite", "--out", "counted")
     said = call_here(home, *FEW, *asked, *more, *where)
-    assert "patients of 1 site;" in " ".join(said.split())
+    assert "patients (counted with noise) of 1 site;" in " ".join(said.split())
     assert "counted is to be handed out" in said
     said = call_here(home, "account", "counted").splitlines()
     assert said[2].split() == ["unit", "epsilon", "exact", "rho", "rounds", "count"]
@@ -158,6 +157,27 @@ def test_without_noise_only_if_that_is_said(home):
     said = call_here(home, "release", "verify", "clear")
     assert "FAILS" not in said
     assert "NOT PRIVATE" in call_here(home, "account", "clear")
+    words = ("adapters", "apply", "--release", "clear", *SOURCE[:2], "--out", "told")
+    _, _, complained = here(home, home / "cache", *words)
+    assert complained.startswith("clear: NOT PRIVATE")
+    stamp = AdapterRelease.open(home / "clear").statement["stamp"]
+    assert checkpoint.describe(home / "told").notes["stamp"] == stamp
+
+
+def test_what_a_budget_refuses_is_refused_before_anything_is_measured(home, monkeypatch):
+    from canal.adapters import shared
+
+    monkeypatch.setattr(shared, "look", lambda *_, **__: pytest.fail("it was measured"))
+    asked = ("--patients", "9", "--epsilon", "20", "--out", "nothing")
+    said = call_here(home, *TRAIN, *asked, code=2)
+    assert "epsilon 20 of this unit requested" in said
+
+
+def test_another_number_is_named(home):
+    asked = ("--patients", "20", "--rounds", "5", "--seed", "1", "--out")
+    call_here(home, *FEW, *asked, "numbers")
+    said = call_here(home, *FEW, *asked, "numbers", "--epsilon", "7", code=2)
+    assert "epsilon = 8.0 there, 7.0 asked" in said
 
 
 def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):

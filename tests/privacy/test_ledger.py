@@ -1,6 +1,7 @@
 """The ledger: arithmetic of budgets and charges, and what it refuses."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -47,11 +48,24 @@ def test_the_same_key_with_other_charges_is_refused(ledger):
 def test_past_the_budget_is_refused_with_numbers(ledger):
     total = rho_from_epsilon(8, 1e-5)
     ledger.reserve("a", [Charge("north", "patient", 1.0)])
+    asked = [Charge("north", "patient", 1.0)]
     with pytest.raises(BudgetExceededError, match=r"requested, .* remaining") as caught:
-        ledger.reserve("b", [Charge("north", "patient", 1.0)])
+        ledger.reserve("b", asked)
+    with pytest.raises(BudgetExceededError, match=str(caught.value).split("(")[0]):
+        ledger.check(asked)
+    as_epsilons = [epsilon_from_rho(rho, 1e-5) for rho in (1.0, total - 1.0)]
+    said = re.findall(r"epsilon ([\d.]+) of this unit requested, ([\d.]+) rem", str(caught.value))
+    assert [float(value) for value in said[0]] == pytest.approx(as_epsilons, rel=1e-3)
     assert caught.value.requested == 1.0
     assert caught.value.remaining == pytest.approx(total - 1.0)
     assert ledger.balance("north", "patient").spent == 1.0
+
+
+def test_what_fits_is_not_refused_and_not_charged(ledger):
+    ledger.check([Charge("north", "patient", 1.0)])
+    assert ledger.balance("north", "patient").spent == 0
+    with pytest.raises(LedgerError, match="'west' has no patient budget"):
+        ledger.check([Charge("west", "patient", 1.0)])
 
 
 def test_all_cohorts_or_none(ledger):

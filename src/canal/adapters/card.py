@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from canal.adapters.store import BASIS
 from canal.release.card import (
     DIGEST_LETTERS,
     banner,
@@ -22,7 +23,7 @@ from canal.release.card import (
 from canal.release.chart import Point, lines
 from canal.release.digits import number, short
 from canal.release.manifest import Manifest
-from canal.release.page import bullets, code, document, figure, section, sentences
+from canal.release.page import bullets, code, document, figure, note, section, sentences
 
 NAMES = {"membership": "added", "patient": "replaced"}
 _STYLES = {"added": "patient", "replaced": "image"}
@@ -65,7 +66,7 @@ def _headline(manifest: Manifest) -> str:
         "Patients": f"{number(round(manifest.statistics['patients']))}, {counted}",
         "Rounds": number(plan["rounds"]),
         "Parameters": number(plan["parameters"]),
-        "Noise": plan["allocation"],
+        "Noise spread": plan["allocation"],
     }
     if plan["directions"]:
         facts["Directions"] = number(plan["directions"])
@@ -91,7 +92,8 @@ def _folder(manifest: Manifest) -> Iterable[str]:
     plan, people = manifest.plan, manifest.participants
     cohorts = ", ".join(escape(cohort) for cohort in people["cohorts"])
     adapter = plan["adapter"]
-    taught = ", ".join(code(part) for part in adapter["parts"])
+    parts = ", ".join(code(part) for part in adapter["parts"])
+    taught = "all weights" if adapter["parts"] == ["*"] else parts
     beside = f", and products of rank {adapter['rank']} beside convolutions" * bool(adapter["rank"])
     within = f", in {number(plan['directions'])} directions" * bool(plan["directions"])
     update = manifest.statistics["update"]
@@ -99,10 +101,17 @@ def _folder(manifest: Manifest) -> Iterable[str]:
         (
             f"Noisy sums of {number(len(manifest.shards))} rounds for {taught}{beside}: "
             f"{number(plan['parameters'])} parameters of the shared network{within}.",
-            f"Steps of {short(update['step'])} with momentum {short(update['momentum'])}; the last "
-            f"{short(100 * update['averaged'])} % of them are averaged.",
+            f"Readers take steps of {short(update['step'])} clips with momentum "
+            f"{short(update['momentum'])}, and average the last "
+            f"{short(100 * update['averaged'])} % of the networks.",
             f"Cohorts {cohorts}.",
             f"Shared initialisation {code(shortened(people['initialisation']))}",
         )
     )
+    if plan["directions"]:
+        yield note(
+            f"Directions are in {code(BASIS)}, which follows from the recipient's images; its "
+            f"content is {code(shortened(manifest.statistics['basis']))}, as "
+            f"{code('canal release verify')} computes it."
+        )
     yield from files_table(manifest)

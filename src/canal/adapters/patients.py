@@ -39,7 +39,7 @@ class Patients:
     Args:
         cohort: name of the site's cohort; public.
         arrays: decoded cases. A patient is whoever the site's records say that an image shows; an
-            image of nobody known is a patient of its own.
+            image without records is a patient of its own.
         views: of an image in a round, each flipped, turned and changed in intensity another way; 0
             for the image as it is. A patient's gradient is the mean over all of them.
         chunk: images a pass.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from canal.adapters.machine import check_rows
 from canal.adapters.moments import Moments
 from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
-from canal.adapters.start import Start
+from canal.adapters.start import Start, found_in
 from canal.adapters.update import UpdateSettings
 from canal.errors import DataError, InvalidValueError
 from canal.release.agreement import digest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from canal.adapters.plan import Allocation
     from canal.data.cache import Arrays
+    from canal.release.workspace import Workspace
 
 # How often each public image is looked at, differently augmented each time.
 _LOOKS = 8
@@ -64,6 +65,8 @@ def share(
     quantile: float = 0.5,
     views: int = 1,
     chunk: int = CHUNK,
+    kept: Workspace | None = None,
+    progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> Shared:
     """Load the shared initialisation, install the adapter, and measure what is to be public.
 
@@ -77,31 +80,29 @@ def share(
         quantile: of the norms of the recipient's images, at which patients are clipped.
         views: of an image in a round, each varied another way; 0 for the image as it is.
         chunk: images a pass.
+        kept: of a release; what an earlier run measured for it is not measured again.
+        progress: called with the number of images that passed, and how many will in all.
     """
     update = UpdateSettings() if update is None else update
     network, about = load_initialisation(init)
     coordinates = adapter.install(network)
-    public = look(
-        *(network, coordinates, asked, allocation),
-        directions=directions,
-        power=update.power,
-        quantile=quantile,
-        views=views,
-        chunk=chunk,
-    )
-    start = Start(
-        coordinates.read(),
-        about.initialisation,
-        public,
-        update,
-        views,
-        digest(
-            [
-                *(about.initialisation, asked.digest, adapter.to_json()),
-                *(allocation, directions, update.power, quantile, views, chunk),
-            ]
-        ).hex(),
-    )
+    about_all = [
+        *(about.initialisation, asked.digest, adapter.to_json()),
+        *(allocation, directions, update.power, quantile, views, chunk),
+    ]
+    measured = digest(about_all).hex()
+    public = None if kept is None else found_in(kept, measured, coordinates.groups)
+    if public is None:
+        public = look(
+            *(network, coordinates, asked, allocation),
+            directions=directions,
+            power=update.power,
+            quantile=quantile,
+            views=views,
+            chunk=chunk,
+            progress=progress,
+        )
+    start = Start(coordinates.read(), about.initialisation, public, update, views, measured)
     return Shared(network, coordinates, start)
 
 
@@ -116,6 +117,7 @@ def look(
     quantile: float,
     views: int,
     chunk: int,
+    progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> Public:
     """Measure scales and bounds on the recipient's images, once rows were seen to be independent.
 
@@ -129,6 +131,7 @@ def look(
         quantile: of the norms, at which patients are clipped.
         views: of an image, as in the rounds.
         chunk: images a pass.
+        progress: called with the number of images that passed, and how many will in all.
     """
     if not 0 < quantile <= 1:
         raise InvalidValueError(f"quantile = {quantile!r} must be above 0, and at most 1")
@@ -138,10 +141,18 @@ def look(
     rows = [row for rows in people.rows.values() for row in rows]
     batch = people.batch([(row, 0) for row in np.resize(rows, chunk).tolist()], 0)
     looks = range(_LOOKS if views else 1)
+    bends = allocation in ("ellipsoid", "channels")
+    total = people.passes * len(looks) * (1 + bool(directions) + bends)
+
+    def tell(count: int) -> None:
+        progress(count, total)
+
+    def passed(gradients: Gradients) -> Iterator[Tensor]:
+        return (part for each in looks for part in people.gradients(gradients, each, tell))
 
     def seen(gradients: Gradients) -> Iterator[Tensor]:
         check_rows(gradients, *batch)
-        return (part for each in looks for part in people.gradients(gradients, each))
+        return passed(gradients)
 
     basis: Basis | None = None
     if directions:
@@ -150,9 +161,8 @@ def look(
             moments.add(part)
         basis = moments.basis(directions, power=power)
     curvature = None
-    if allocation in ("ellipsoid", "channels"):
-        bent = Gradients(network, coordinates.names, Signs(), basis)
-        curvature = (part for each in looks for part in people.gradients(bent, each))
+    if bends:
+        curvature = passed(Gradients(network, coordinates.names, Signs(), basis))
     return measure(
         seen(Gradients(network, coordinates.names, basis=basis)),
         *(coordinates.groups, allocation),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from canal.adapters.public import Public
 from canal.adapters.store import read_basis, write_basis
@@ -45,13 +49,33 @@ def settled(workspace: Workspace, start: Start) -> Start:
     """
     if not start.measured:
         return start
-    path = workspace.private / "public" / start.measured[:16] / "public.json"
-    if not path.is_file():
+    kept = found_in(workspace, start.measured, start.public.channels)
+    if kept is None:
+        path = _place(workspace, start.measured)
         workspace.private.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         if start.public.basis is not None:
             write_basis(path.parent, start.public.basis)
         replace_file(path, json.dumps(start.public.to_json()).encode())
-    basis = read_basis(path.parent) if start.public.basis is not None else None
-    kept = Public.from_json(json.loads(path.read_bytes()), start.public.channels, basis)
-    return replace(start, public=kept)
+        kept = found_in(workspace, start.measured, start.public.channels)
+    return start if kept is None else replace(start, public=kept)
+
+
+def found_in(workspace: Workspace, measured: str, channels: NDArray[np.int64]) -> Public | None:
+    """What an earlier run in this place measured, if it did.
+
+    Args:
+        workspace: of the release.
+        measured: digest of all that it was measured with.
+        channels: of every parameter.
+    """
+    path = _place(workspace, measured)
+    if not path.is_file():
+        return None
+    values = json.loads(path.read_bytes())
+    basis = read_basis(path.parent) if values["basis"] else None
+    return Public.from_json(values, channels, basis)
+
+
+def _place(workspace: Workspace, measured: str) -> Path:
+    return workspace.private / "public" / measured[:16] / "public.json"

@@ -57,7 +57,9 @@ def state(calibrated: CalibratedAdapterPlan, facts: Facts) -> dict[str, Any]:
         "conversion": plan.conversion,
         "guarantee": {
             unit: promise(
-                calibrated.guarantee, unit, plan.delta, plan.conversion, private=facts.private
+                *(calibrated.guarantee, unit, plan.delta, plan.conversion),
+                private=facts.private,
+                outsiders=unit == "membership",
             )
             | {"neighbours": NEIGHBOURS[unit]}
             for unit in DISTANCE

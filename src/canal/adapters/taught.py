@@ -40,6 +40,7 @@ def save_taught(folder: Path, init: Path, release: AdapterRelease) -> Checkpoint
     if run.is_finished:
         return checkpoint.describe(folder)
     notes = {"role": "student", "mode": "applied", "images": 0, "release": release.digest}
+    notes |= release.stamp
     description = replace(start, notes=notes)
     run.finish(network, description)
     return description

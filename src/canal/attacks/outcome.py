@@ -11,7 +11,7 @@ from canal.attacks.game import Game, Scores
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.privacy.units import Unit
 from canal.release.calibration import finite_or_none
-from canal.release.digits import downwards, number
+from canal.release.digits import downwards, number, upwards
 
 CONFIDENCE = 0.95
 # A bound of 95 % is above a claim that is exactly true in one run out of twenty; an alarm is not.
@@ -117,8 +117,10 @@ class Outcome:
 
     def words(self) -> str:
         """What was found, in a sentence or two."""
-        scope = f"{self.drawn} of {self.among} {self.times}"
-        said = f"{self.neighbours} ({scope}; {self.what}): "
+        share = "all" if self.drawn == self.among else f"{self.drawn} of"
+        scope = f"{share} {self.among} {self.times}"
+        what = "" if self.what == self.times else f"; {self.what}"
+        said = f"{self.neighbours} ({scope}{what}): "
         if math.isinf(self.gaussian_mu):
             said += "one look tells the worlds apart, nothing varies."
         else:
@@ -128,7 +130,7 @@ class Outcome:
             )
         if math.isinf(self.claimed_epsilon):
             return f"{said} Nothing was claimed."
-        said += f" The accounting states {number(self.claimed_epsilon)} for exactly that"
+        said += f" The accounting states {number(upwards(self.claimed_epsilon))} for exactly that"
         if self.refuted:
             return f"{said}: it is refuted. Do not hand this release out."
         if self.gaussian_mu > self.claimed_mu:

@@ -11,7 +11,7 @@ import typer
 
 from canal.adapters.update import UpdateSettings
 from canal.cli import plan_options as options
-from canal.cli.card import print_made
+from canal.cli.card import print_made, warn
 from canal.cli.images import Images
 from canal.cli.ledger import ToCharge, ledger_to_charge
 from canal.cli.network import Normal
@@ -81,7 +81,7 @@ def train(
     rank: Annotated[
         int,
         typer.Option(
-            help="Of products of thin convolutions beside every one, with norms and head; 0: none.",
+            help="Of a product of two thin convolutions beside each, with norms, head; 0: none.",
             rich_help_panel=_PLAN,
         ),
     ] = 0,
@@ -148,11 +148,13 @@ def train(
     """Make a release of adapters: clip every patient, add noise once a round. It can be stopped."""
     from canal.adapters.adapter import HEAD, NORMS, Adapter
     from canal.adapters.advice import Advice
+    from canal.adapters.charges import charges
     from canal.adapters.cohorts import LocalCohorts
     from canal.adapters.patients import CHUNK, Patients
     from canal.adapters.plan import AdapterPlan
     from canal.adapters.rounds import train as make
     from canal.adapters.shared import count_parameters, share
+    from canal.cli.progress import measuring
     from canal.cli.progress import rounds as watching
     from canal.errors import InvalidValueError
     from canal.release.workspace import Workspace
@@ -184,23 +186,29 @@ def train(
     plan = replace(plan, directions=advised)
     charged = seed is None and allocation != "none"
     book = ledger_to_charge(ledger, sites, plan.unit, delta) if charged else None
+    update = UpdateSettings(step, momentum, averaged, decay, power)
     images = Images(init, normal=normal)
-    shared = share(
-        *(init, images.public(data, split, queries, recipient), adapter, allocation),
-        update=UpdateSettings(step, momentum, averaged, decay, power),
-        directions=plan.directions,
-        quantile=quantile,
-        views=views,
-        chunk=chunk,
-    )
-    cohorts = LocalCohorts(
-        [
-            Patients(name, images.load(folder, split, name), views=views, chunk=chunk)
-            for name, folder in sites.items()
-        ],
-        shared.network,
-        shared.coordinates,
-    )
+    asked = images.public(data, split, queries, recipient)
+    people = [
+        Patients(name, images.load(folder, split, name), views=views, chunk=chunk)
+        for name, folder in sites.items()
+    ]
+    workspace = Workspace(out)
+    if book is not None and not workspace.is_begun:
+        # Again when it is charged; but measuring takes a while, and would be for nothing.
+        book.check(charges(plan.calibrate(), list(sites)))
+    with measuring("measuring on public images") as progress:
+        shared = share(
+            *(init, asked, adapter, allocation),
+            update=update,
+            directions=plan.directions,
+            quantile=quantile,
+            views=views,
+            chunk=chunk,
+            kept=workspace,
+            progress=progress,
+        )
+    cohorts = LocalCohorts(people, shared.network, shared.coordinates)
     with watching("teaching", rounds) as report:
         made = make(
             *(out, cohorts, shared.start, plan),
@@ -209,7 +217,7 @@ def train(
             not_private=not_private,
             report=report,
         )
-    print_made(made, out, as_json=as_json, private=Workspace(out).private)
+    print_made(made, out, as_json=as_json, private=workspace.private)
 
 
 @adapters_app.command()
@@ -225,6 +233,7 @@ def apply(
 
     opened = AdapterRelease.open(release)
     save_taught(out, init, opened)
+    warn(opened)
     typer.echo(f"{out}: the initialisation, taught in {len(opened)} rounds")
 
 

@@ -40,6 +40,12 @@ def summary(release: AnyRelease) -> dict[str, Any]:
     }
 
 
+def warn(release: AnyRelease) -> None:
+    """Say on standard error that a release protects nobody, if that is so."""
+    if release.statement["stamp"]:
+        typer.echo(f"{release.path}: {release.statement['stamp']}", err=True)
+
+
 def print_card(release: AnyRelease) -> None:
     """Everything that the statement says."""
     from rich.console import Console
@@ -110,9 +116,10 @@ def _content(release: AnyRelease) -> str:
         asked = release.plan
         within = f"in {asked.directions} directions, " if asked.directions else ""
         patients = f"about {release.patients:.0f}" if asked.count else f"{asked.patients}"
+        known = "counted with noise" if asked.count else "as stated"
         return (
             f"[bold]{asked.parameters} parameters[/] taught {within}in {asked.rounds} rounds by "
-            f"{patients} patients of {asked.sites} site{'s' * (asked.sites > 1)}"
+            f"{patients} patients ({known}) of {asked.sites} site{'s' * (asked.sites > 1)}"
         )
     plan, people = release.plan, release.plan.participants
     return (

@@ -12,6 +12,7 @@ from canal.privacy.gaussian import Conversion
 from canal.privacy.units import Unit
 
 if TYPE_CHECKING:
+    from canal.privacy.chain import Row
     from canal.privacy.ledger import Ledger
 
 ledger_app = typer.Typer(
@@ -25,6 +26,10 @@ ToCharge = Annotated[
     ),
 ]
 _Path = Annotated[Path, typer.Argument(help="The ledger, an SQLite file.")]
+# Of a line that nobody reads on a terminal: nothing is cut off.
+_WIDE = 240
+# Of a budget, what is left of one that was spent as far as numbers go.
+_NOTHING = 1e-9
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
@@ -54,6 +59,8 @@ def show(path: _Path, as_json: _Json = False) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
     budgets = Table(title="Budgets", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for name in ("cohort", "unit"):
         budgets.add_column(name)
@@ -66,7 +73,7 @@ def show(path: _Path, as_json: _Json = False) -> None:
             f"{balance.epsilon_spent:.4g}",
             f"{balance.epsilon_budget:.4g}",
             f"{balance.delta:g}",
-            f"{balance.remaining:.4g}",
+            f"{balance.remaining if balance.remaining > _NOTHING * balance.budget else 0:.4g}",
             f"{balance.uncommitted:.4g}",
         )
     console.print(budgets)
@@ -82,7 +89,7 @@ def show(path: _Path, as_json: _Json = False) -> None:
             row.unit,
             f"{row.rho:.4g}",
             Text(row.key[:12]),
-            Text(row.note),
+            Text(_said(row)),
         )
     console.print(history)
     console.print(f"head {head}\n")
@@ -131,6 +138,16 @@ def budget(
             f"cohort {name}, unit {unit}: epsilon {epsilon:g} at delta {delta:g} "
             f"(rho {left.budget:.4g}, {left.remaining:.4g} left)"
         )
+
+
+def _said(row: Row) -> str:
+    """The note of a row, in words."""
+    import json
+
+    if row.action != "budget":
+        return row.note
+    terms = json.loads(row.note)
+    return f"epsilon {terms['epsilon']:g} at delta {terms['delta']:g}, {terms['conversion']}"
 
 
 def ledger_to_charge(path: Path | None, cohorts: Iterable[str], unit: Unit, delta: float) -> Ledger:

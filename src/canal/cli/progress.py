@@ -35,6 +35,18 @@ def counting(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def measuring(title: str) -> Iterator[Callable[[int, int], None]]:
+    """The same where who counts knows how many there will be: it is told with every count."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda count, total: bar.update(task, advance=count, total=total)
+
+
+@contextmanager
 def watching(total: int) -> Iterator[Watch]:
     """Bars over the cells of a grid, one for each that is being made, and one over all.
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from canal.cli.card import warn
 from canal.cli.flags import with_settings
 from canal.cli.network import load_part, measure
 from canal.teachers.settings import Settings
@@ -65,6 +66,8 @@ def train(
         alike = replace(settings.data, channels=arrays.images.shape[1])
         more = load_part(unlabelled, None, part, alike, unlabelled=True)
         arrays = arrays.beside(more.without_labels())
+    if opened is not None:
+        warn(opened)
     with training(f"student, {mode}", settings.training.steps) as report:
         made = make(
             *(out, init, arrays, settings.training, settings.distill),

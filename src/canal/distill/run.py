@@ -29,6 +29,7 @@ from canal.errors import InvalidValueError
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
 from canal.models.unet import UNetArchitecture
+from canal.release.folder import Folder
 from canal.release.per_iteration import PerIterationRelease
 from canal.release.store import FEATURES, Release
 from canal.teachers.folder import Report, RunFolder, provenance
@@ -117,6 +118,7 @@ def train(
             "images": len(arrays.ids),
             "labelled": int(arrays.labelled.sum()),
             "release": source,
+            **(release.stamp if isinstance(release, Folder) else {}),
         },
     )
     learner = network

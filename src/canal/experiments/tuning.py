@@ -25,8 +25,9 @@ STEPS: dict[str, dict[str, tuple[float, ...]]] = {
         "last layers": (0.004, 0.02, 0.1),
     },
 }
-# What else the union is tried with, of all weights and with the step that was best: as many passes
-# over the patients as adapters make.
+# What else the union is tried with, at one hospital, of all weights and with the best step: as many
+# passes over the patients as adapters make.
+VARIED_AT = "endoscopy"
 VARIED: dict[str, dict[str, Any]] = {
     "twice the epochs, half of the patients a step": {
         "epochs": 2 * PrivateSettings.epochs,
@@ -60,22 +61,37 @@ class Tuning:
                     for step in steps:
                         settings = replace(self.rivals[what], epsilon=epsilon, step=step)
                         found |= _tried(scene, f"{who}, {what}", settings)
-            what = "all weights"
-            for label, fields in self.varied.items():
-                step = UNION_STEPS[what][epsilon]
-                settings = replace(self.rivals[what], epsilon=epsilon, step=step)
-                made = UnionCell(scene, replace(settings, **fields))
-                found[f"{UNION}, {what}, {label} {epsilon:g}"] = Arm(made)
+            if scene.data_set == VARIED_AT:
+                found |= self._varied(scene, epsilon)
         return found
+
+    def _varied(self, scene: Course, epsilon: float) -> dict[str, Arm]:
+        """The best step of all weights, and what else it was tried with."""
+        what = "all weights"
+        best = replace(self.rivals[what], epsilon=epsilon, step=UNION_STEPS[what][epsilon])
+        tried = {"as chosen": best}
+        tried |= {label: replace(best, **fields) for label, fields in self.varied.items()}
+        return {
+            f"{UNION}, {what}, at {VARIED_AT} alone, {label} {epsilon:g}": Arm(
+                UnionCell(scene, settings)
+            )
+            for label, settings in tried.items()
+        }
 
     def table(self, scenes: Sequence[Course], places: Places) -> str:
         """The mean Dice over hospitals of everything that was tried."""
         arms = [self.arms(scene) for scene in scenes]
         endings = [f" {epsilon:g}" for epsilon in self.epsilons]
-        labels = [name.removesuffix(endings[0]) for name in arms[0] if name.endswith(endings[0])]
+        labels = dict.fromkeys(
+            name.removesuffix(endings[0])
+            for each in arms
+            for name in each
+            if name.endswith(endings[0])
+        )
 
         def dice(label: str) -> str:
-            return f"{100 * mean(each[label].result(places)['dice'] for each in arms):.1f}"
+            found = [each[label].result(places)["dice"] for each in arms if label in each]
+            return f"{100 * mean(found):.1f}"
 
         return table(
             ["DP-SGD", *(f"eps {epsilon:g}" for epsilon in self.epsilons)],

@@ -172,15 +172,7 @@ class Ledger:
                         "release needs a different key"
                     )
                 return "committed" if _is_committed(writer.rows, key) else "reserved"
-            budgets = {(r.cohort, r.unit) for r in writer.rows if r.action == "budget"}
-            for charge in charges:
-                if not charge.needs_budget and (charge.cohort, charge.unit) not in budgets:
-                    continue
-                balance = _balance(writer.rows, charge.cohort, charge.unit, draws=charge.draws)
-                if charge.rho > balance.remaining:
-                    raise BudgetExceededError(
-                        charge.cohort, charge.unit, charge.rho, balance.remaining
-                    )
+            _check(writer.rows, charges)
             for charge in charges:
                 writer.append(
                     *("reserve", charge.cohort, charge.unit, charge.rho),
@@ -189,6 +181,14 @@ class Ledger:
                     note=str(note),
                 )
         return "new"
+
+    def check(self, charges: Sequence[Charge]) -> None:
+        """Refuse what `reserve` would refuse now of a new release; nothing is charged.
+
+        Args:
+            charges: what it would cost each cohort.
+        """
+        _check(self.rows(), charges)
 
     def commit(self, key: str, *, note: str = "") -> None:
         """Note that a reserved release is finished; saying it twice is saying it once.
@@ -252,6 +252,29 @@ def balances(rows: Sequence[Row]) -> list[Balance]:
 
 def _is_committed(rows: Sequence[Row], key: str) -> bool:
     return any(row.action == "commit" and row.key == key for row in rows)
+
+
+def _check(rows: Sequence[Row], charges: Sequence[Charge]) -> None:
+    """Refuse charges that go past a budget, or have none."""
+    budgets = {(row.cohort, row.unit) for row in rows if row.action == "budget"}
+    for charge in charges:
+        if not charge.needs_budget and (charge.cohort, charge.unit) not in budgets:
+            continue
+        balance = _balance(rows, charge.cohort, charge.unit, draws=charge.draws)
+        if charge.rho > balance.remaining:
+            requested, remaining = (
+                epsilon_of_release(rho, balance.delta, charge.draws, balance.conversion)
+                if rho
+                else 0.0
+                for rho in (charge.rho, balance.remaining)
+            )
+            raise BudgetExceededError(
+                charge.cohort,
+                charge.unit,
+                charge.rho,
+                balance.remaining,
+                (requested, remaining),
+            )
 
 
 def _balance(rows: Sequence[Row], cohort: str, unit: Unit, *, draws: int = 0) -> Balance:

@@ -47,3 +47,9 @@ class Folder:
     def statement(self) -> dict[str, Any]:
         """What is promised to whom."""
         return self.manifest.statement
+
+    @property
+    def stamp(self) -> dict[str, str]:
+        """A note for every network that is made of it, if it protects nobody; else nothing."""
+        said = self.statement["stamp"]
+        return {"stamp": said} if said else {}

@@ -82,9 +82,24 @@ def state(calibrated: CalibratedPlan, facts: Facts) -> dict[str, Any]:
 
 
 def promise(
-    guarantee: Guarantee, unit: Unit, delta: float, conversion: Conversion, *, private: bool
+    guarantee: Guarantee,
+    unit: Unit,
+    delta: float,
+    conversion: Conversion,
+    *,
+    private: bool,
+    outsiders: bool = True,
 ) -> dict[str, Any]:
-    """What is promised to one unit, in numbers and in words."""
+    """What is promised to one unit, in numbers and in words.
+
+    Args:
+        guarantee: of the release.
+        unit: of privacy.
+        delta: of every epsilon.
+        conversion: between rho and epsilon.
+        private: whether anything is promised.
+        outsiders: whether neighbours differ by one who is there or not; else by which of two is.
+    """
     if not private:
         nothing = dict.fromkeys(("epsilon", "epsilon_exact", "rho", "mu"))
         return nothing | {
@@ -102,7 +117,7 @@ def promise(
         "mu": finite_or_none(mu),
         "neighbours": NEIGHBOURS[unit],
         "protects": unit != "paper" and detected(mu) <= NO_PROTECTION,
-        "reading": _reading(unit, epsilon, mu),
+        "reading": _reading(unit, epsilon, mu, outsiders),
         "parts": {
             event.name: {
                 "rho": finite_or_none(event.rho(unit)),
@@ -113,7 +128,7 @@ def promise(
     }
 
 
-def _reading(unit: Unit, epsilon: float, mu: float) -> str:
+def _reading(unit: Unit, epsilon: float, mu: float, outsiders: bool) -> str:
     if math.isinf(epsilon):
         return (
             "No guarantee. Query images count as public here: what was learned or read from them "
@@ -128,6 +143,11 @@ def _reading(unit: Unit, epsilon: float, mu: float) -> str:
         "Someone who reads this release and wrongly names 1 in 100 outsiders can rightly name "
         f"{share} {whom}."
     )
+    if not outsiders:
+        sentence = (
+            "Someone who knows that one of two people was a patient here, and wrongly names the "
+            f"one in 1 of 100 such cases, can rightly name the other in {share}."
+        )
     return sentence + (" That is no protection." if caught > NO_PROTECTION else "")
 
 

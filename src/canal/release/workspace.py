@@ -123,9 +123,22 @@ class Workspace:
                         f"query {name!r} has other content than when it was released into "
                         f"{self.out}; an id is released once, so {way_out}"
                     )
+            numbers = [
+                f"{field} = {other[name][field]} there, {value} asked"
+                for name in changed
+                if name in ("plan", "update")
+                for field, value in claim[name].items()
+                if isinstance(value, int | float | str) and other[name].get(field, value) != value
+            ]
         except (ValueError, KeyError, TypeError, AttributeError):
-            changed = ["claim"]
-        return f"{self.out} holds {what} with another {', '.join(changed)}; {way_out}"
+            changed, numbers = ["claim"], []
+        said = f" ({', '.join(numbers)})" if numbers else ""
+        return f"{self.out} holds {what} with another {', '.join(changed)}{said}; {way_out}"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run was here that may have paid."""
+        return self._secret.exists() or self._claim.exists()
 
     def is_published(self) -> bool:
         """Whether the release is in its place; it is moved there whole."""
