@@ -25,6 +25,8 @@ def test_the_page_says_what_allocation_leaves_of_the_harm(published):
 @pytest.mark.parametrize(
     ("changed", "before", "sentence"),
     [
+        ("no noise, all else alike", CHOSEN, "without any gain {} at epsilon 8 and {}"),
+        ("twice the way", CHOSEN, "twice the way gains {} at epsilon 8 and {}"),
         ("ellipsoid", "norms and head alone", "`ellipsoid` {} at epsilon 8 and {}"),
         ("channels", "norms and head alone", "`channels` {} and {}"),
         (CHOSEN, "an initialisation that did not settle", "settling gains {} at epsilon 8 and {}"),
@@ -37,7 +39,7 @@ def test_the_page_says_what_a_change_is_worth(changed, before, sentence, publish
     told = []
     for epsilon in comparison.EPSILONS:
         names = [f"{each} {epsilon:g}" for each in (changed, before)]
-        data = gains.measured(gains.changes[CHOSEN], names, published)
+        data = gains.measured(gains.changes[changed], names, published)
         told.append(shown(data.gain(*names), signed=True))
     assert sentence.format(*told) in PAGES.replace("\n", " ")
 

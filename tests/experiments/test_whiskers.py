@@ -29,6 +29,12 @@ def test_everything_is_inside(ends):
         assert (0 <= x <= WIDTH, 0 <= y <= HEIGHT) == (True, True)
 
 
+def test_points_without_an_order_are_not_joined():
+    lines = {"alone": {name: Estimate(1.0, 0.0, 2.0, 0.5) for name in ("one", "other")}}
+    joined, apart = (figure("A", "", "Dice", lines, joined=each) for each in (True, False))
+    assert joined.count('<path class="line"') == apart.count('<path class="line"') + 1
+
+
 def test_names_stand_apart_and_words_say_it_all():
     root = drawn()
     texts = [text for text in root.iter(f"{SVG}text") if text.get("class") == "name"]

@@ -17,6 +17,7 @@ from canal.experiments.arms import (
     PUPIL,
     START,
     TAUGHT,
+    TEACHERS,
     UNION,
     arms,
     course,
@@ -68,22 +69,23 @@ def page(preset: Preset, places: Places) -> str:
 
 
 def figures(preset: Preset, places: Places) -> dict[str, str]:
-    """Adapters between alone and pooled, beside DP-SGD; one figure for each epsilon."""
+    """What pooling, adapters and DP-SGD gain over who is alone; one figure for each epsilon."""
     data_sets = read(preset, places)
     found = {}
     for epsilon in _epsilons(preset):
         drawn = {
             "pooled, not private": POOLED,
-            "adapters": f"{OURS[epsilon]} eps {epsilon:g}",
+            "adapters as they are": f"{TAUGHT} eps {epsilon:g}",
             UNION: f"{UNION}, all weights eps {epsilon:g}",
-            ALONE: ALONE,
+            "a student of DP-SGD teachers": f"{TEACHERS}, all weights, student eps {epsilon:g}",
         }
         lines = {
-            name: {data.name: data.dice(arm).estimate() for data in data_sets}
-            for name, arm in drawn.items()
+            name: {data.name: data.gain(arm) for data in data_sets} for name, arm in drawn.items()
         }
-        title = f"Dice of everybody at a patient's epsilon of {epsilon:g}"
-        found[f"adapters-{epsilon:g}.svg"] = figure(title, "data set", "Dice, %", lines)
+        title = f"Gain over a recipient alone at a patient's epsilon of {epsilon:g}"
+        found[f"adapters-{epsilon:g}.svg"] = figure(
+            title, "", f"Dice over alone, points, epsilon {epsilon:g}", lines, joined=False
+        )
     return found
 
 

@@ -18,7 +18,12 @@ MARKS = ("circle", "square", "diamond", "cross")
 
 
 def figure(
-    title: str, x_name: str, y_name: str, lines: Mapping[str, Mapping[str, Estimate]]
+    title: str,
+    x_name: str,
+    y_name: str,
+    lines: Mapping[str, Mapping[str, Estimate]],
+    *,
+    joined: bool = True,
 ) -> str:
     """One line for each name, its points side by side at equal distances.
 
@@ -27,6 +32,7 @@ def figure(
         x_name: name of the first axis.
         y_name: name of the second.
         lines: estimates by what is written below the axis, the same for all lines.
+        joined: draw the lines; where the first axis has no order there are points alone.
     """
     ticks = list(next(iter(lines.values())))
     top = TOP + LINE * math.ceil(len(lines) / BESIDE)
@@ -57,8 +63,9 @@ def figure(
         shift = 0.12 * (number - (len(lines) - 1) / 2)
         places = [(across(i + shift), each) for i, each in enumerate(line.values())]
         colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-        drawn = "L".join(f"{x:.1f} {up(each.mean):.1f}" for x, each in places)
-        parts.append(f'<path class="line" stroke="{colour}" stroke-opacity=".5" d="M{drawn}"/>')
+        if joined:
+            drawn = "L".join(f"{x:.1f} {up(each.mean):.1f}" for x, each in places)
+            parts.append(f'<path class="line" stroke="{colour}" stroke-opacity=".5" d="M{drawn}"/>')
         for x, each in places:
             parts.append(
                 f'<path class="line" stroke="{colour}" '
