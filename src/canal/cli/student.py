@@ -66,8 +66,6 @@ def train(
         alike = replace(settings.data, channels=arrays.images.shape[1])
         more = load_part(unlabelled, None, part, alike, unlabelled=True)
         arrays = arrays.beside(more.without_labels())
-    if opened is not None:
-        warn(opened)
     with training(f"student, {mode}", settings.training.steps) as report:
         made = make(
             *(out, init, arrays, settings.training, settings.distill),
@@ -75,6 +73,8 @@ def train(
             mode=mode,
             report=report,
         )
+    if opened is not None:
+        warn(opened)
     typer.echo(f"{out}: student of {made.notes['images']} images, {mode}")
 
 

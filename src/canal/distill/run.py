@@ -118,7 +118,7 @@ def train(
             "images": len(arrays.ids),
             "labelled": int(arrays.labelled.sum()),
             "release": source,
-            **(release.stamp if isinstance(release, Folder) else {}),
+            **(release.stamp if isinstance(release, Folder) and mode != "noise-only" else {}),
         },
     )
     learner = network
