@@ -66,6 +66,10 @@ def test_the_page_tells_what_is_said(story):
     stated = re.findall(r"^\| `([\w-]+)`.*\| `(\w+)` \|.* ([\d.]+) \|$", PAGE, re.MULTILINE)
     assert {unit: epsilon for _, unit, epsilon in stated} == rows
     assert "20 masks" in said["student predict"]
+    card = (story[0] / "adapters" / "card.html").read_text()
+    assert "all weights" in card
+    assert "The directions, <code>basis.safetensors</code>" in card
+    assert "&lt;" not in card
     assert "One patient added or removed (all 5 rounds): told apart" in said["audit adapters"]
     assert "patients of dermoscopy, the one that moved this release most" in said["audit adapters"]
     assert "Nothing that was stated is refuted" in said["audit adapters"]

@@ -23,7 +23,7 @@ from canal.release.card import (
 from canal.release.chart import Point, lines
 from canal.release.digits import number, short
 from canal.release.manifest import Manifest
-from canal.release.page import bullets, code, document, figure, note, section, sentences
+from canal.release.page import bullets, code, document, figure, section, sentences
 
 NAMES = {"membership": "added", "patient": "replaced"}
 _STYLES = {"added": "patient", "replaced": "image"}
@@ -97,21 +97,20 @@ def _folder(manifest: Manifest) -> Iterable[str]:
     beside = f", and products of rank {adapter['rank']} beside convolutions" * bool(adapter["rank"])
     within = f", in {number(plan['directions'])} directions" * bool(plan["directions"])
     update = manifest.statistics["update"]
-    yield bullets(
-        (
-            f"Noisy sums of {number(len(manifest.shards))} rounds for {taught}{beside}: "
-            f"{number(plan['parameters'])} parameters of the shared network{within}.",
-            f"Readers take steps of {short(update['step'])} clips with momentum "
-            f"{short(update['momentum'])}, and average the last "
-            f"{short(100 * update['averaged'])} % of the networks.",
-            f"Cohorts {cohorts}.",
-            f"Shared initialisation {code(shortened(people['initialisation']))}",
-        )
-    )
+    entries = [
+        f"Noisy sums of {number(len(manifest.shards))} rounds for {taught}{beside}: "
+        f"{number(plan['parameters'])} parameters of the shared network{within}.",
+        f"Readers take steps of {short(update['step'])} clips with momentum "
+        f"{short(update['momentum'])}, and average the last "
+        f"{short(100 * update['averaged'])} % of the networks.",
+        f"Cohorts {cohorts}.",
+        f"Shared initialisation {code(shortened(people['initialisation']))}",
+    ]
     if plan["directions"]:
-        yield note(
-            f"Directions are in {code(BASIS)}, which follows from the recipient's images; its "
-            f"content is {code(shortened(manifest.statistics['basis']))}, as "
-            f"{code('canal release verify')} computes it."
+        entries.append(
+            f"The directions, {code(BASIS)}, which follow from the recipient's images; "
+            f"{code('canal release verify')} holds their content against its digest, "
+            f"{code(shortened(manifest.statistics['basis']))}."
         )
+    yield bullets(entries)
     yield from files_table(manifest)
