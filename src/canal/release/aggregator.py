@@ -6,7 +6,7 @@
 3. *Statistics*, with the noise that the plan fixed; every other sigma follows from them and is
    written down.
 4. *One pass* over the queries, shard by shard.
-5. *Publish* in one step, note it in the ledger, destroy the secret.
+5. *Publish* in one step, destroy the secret, note it in the ledger and at all sites.
 
 After `kill -9` anywhere the same arguments lead to the same bytes and to one charge: noise depends
 on the secret and on what is released, and on nothing else.
