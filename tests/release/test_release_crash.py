@@ -30,7 +30,7 @@ from release.place import (
 CANAL = Path(sys.executable).parent / "canal"
 PHASES = (
     *("open", "secret", "pay", "claim", "statistics"),
-    *("shards", "manifest", "publish", "commit", "destroy"),
+    *("shards", "manifest", "publish", "destroy", "commit"),
 )
 BEFORE_THE_CLAIM = ("before", "open", "secret", "pay")
 
