@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from canal.cli.teacher import _refuse_inside
+from canal.cli.network import refuse_overlap
 from canal.errors import InvalidValueError
 from typed import call, call_here, start
 
@@ -91,8 +91,8 @@ def test_an_initialisation_trained_on_the_recipients_images(home):
 def test_images_of_cohorts_are_not_public_ones(tmp_path, monkeypatch, more):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidValueError, match="they may be a cohort's"):
-        _refuse_inside(Path(more), Path("data"))
-    _refuse_inside(Path("database"), Path("data"))
+        refuse_overlap(Path(more), Path("data"), "--unlabelled")
+    refuse_overlap(Path("database"), Path("data"), "--unlabelled")
 
 
 @pytest.mark.slow  # without the command, the quick suite kills one too
