@@ -193,9 +193,17 @@ def test_stopped_at_every_question_it_comes_to_the_same_bytes(make, order):
     assert files(made.path) == files(whole.path)
 
 
-def test_stopped_where_somebody_is_protected_nobody_pays_twice(make, order):
+@pytest.mark.parametrize(
+    "stops",
+    [
+        (4, 6),  # agree, finish
+        # Consider, agree, every round, finish; some of them twice.
+        pytest.param((3, 4, 5, 5, 6, 6), marks=pytest.mark.slow),
+    ],
+)
+def test_stopped_where_somebody_is_protected_nobody_pays_twice(make, order, stops):
     hospitals, asked = make(), order()
-    for at in (3, 4, 5, 5, 6, 6):  # consider, agree, every round, finish
+    for at in stops:
         hospitals.start()
         with pytest.raises(FederationError, match="the server died"):
             run(asked, Faulty(hospitals.transport, at))

@@ -155,6 +155,7 @@ def test_a_full_disk(options, charged, command, make_disk):
     command.assert_finished(disk.seen / "release")
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_the_ledger(command, make_disk):
     """The charge cannot be written, so nothing is read and nothing is published."""
     disk = make_disk("size=12k")
