@@ -10,15 +10,8 @@ from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
 from canal.privacy.units import Unit
 from canal.release.conditions import check_noise, noise_source
 from canal.release.digits import short, upwards
-from canal.release.statement import (
-    NO_PROTECTION,
-    Facts,
-    central,
-    detected,
-    promise,
-    secure_sum,
-    stamp,
-)
+from canal.release.promise import NO_PROTECTION, detected, promise
+from canal.release.statement import Facts, central, secure_sum, stamp
 
 __all__ = ["facts_of", "noise_source", "stamp", "state"]
 

@@ -19,7 +19,8 @@
 `aggregator`      pay, claim, draw, publish
 `shard`           the integers of some queries in a file
 `manifest`        what the folder holds and promises
-`statement`       the promise in numbers and words
+`promise`         to one unit: the numbers, and a sentence
+`statement`       all that is promised, to whom, and what is not
 `card`, `chart`   the same as a page to sign
 `store`           a release as its reader sees it
 `verification`    checking it without trusting whoever made it
