@@ -6,10 +6,20 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half of either."""
+def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half of either.
+
+    Args:
+        path: of the file.
+        content: all of it.
+        mode: its permissions, from the first byte on; None for those that new files have.
+    """
     part = path.with_name(path.name + ".part")
     try:
+        if mode is not None:
+            # What a killed process left may be readable by others.
+            part.unlink(missing_ok=True)
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
         with part.open("wb") as file:
             file.write(content)
             file.flush()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from canal.data import overlap
 from canal.errors import CheckpointError, ReleaseError
 from canal.models import checkpoint
 from canal.models.tap import Tap
@@ -49,6 +50,16 @@ def test_checkpoints_become_an_ensemble(checkpoints, ensemble):
     for mine, theirs in zip(loaded.teachers, ensemble.teachers, strict=True):
         assert torch.equal(mine.tap.features(images), theirs.tap.features(images))
     assert load_ensemble(checkpoints.teachers).shared is None
+
+
+def test_teachers_bring_the_digests_of_their_cohorts_where_there_are_any(
+    tmp_path, checkpoints, arrays
+):
+    known = shutil.copytree(checkpoints.teachers[0], tmp_path / "north")
+    overlap.write(known, overlap.patients(arrays).values(), private=True)
+    first, second = load_ensemble([known, checkpoints.teachers[1]]).teachers
+    assert set(first.patients) == set(overlap.patients(arrays).values())
+    assert second.patients is None
 
 
 def test_one_cohort_cannot_speak_twice(checkpoints, again):

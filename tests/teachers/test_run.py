@@ -6,11 +6,19 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from canal.data import overlap
 from canal.errors import CheckpointError, InvalidValueError
 from canal.models import checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
 from canal.teachers.evaluate import predict
-from canal.teachers.run import go_on, initialise, labelled_by, load_initialisation, train
+from canal.teachers.run import (
+    go_on,
+    initialise,
+    labelled_by,
+    load_initialisation,
+    train,
+    trained_on,
+)
 from canal.teachers.training import TrainingSettings
 
 SMALL = UNetArchitecture(in_channels=1, base_channels=8)
@@ -263,3 +271,28 @@ def test_an_initialisation_is_not_overwritten(tmp_path):
     assert initialise(tmp_path / "init", SMALL, seed=0, size=SIZE) == made
     with pytest.raises(CheckpointError, match="other settings"):
         initialise(tmp_path / "init", SMALL, seed=1, size=SIZE)
+
+
+def test_a_run_keeps_the_digests_of_what_it_was_trained_on(tmp_path, init, make_arrays):
+    """A teacher's for its owner alone; an initialisation's with those of the ones before it."""
+    first, second = make_arrays(4, seed=1), make_arrays(5, seed=2)
+    train(tmp_path / "teacher", init, first, SHORT)
+    kept = tmp_path / "teacher" / overlap.TRAINED_ON
+    assert set(overlap.read(tmp_path / "teacher")) == set(overlap.patients(first).values())
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.unlink()  # a teacher that an earlier version trained learns of it when asked for again
+    train(tmp_path / "teacher", init, first, SHORT)
+    assert kept.is_file()
+
+    assert trained_on(init) == ()
+    go_on(tmp_path / "one", init, first, SHORT)
+    go_on(tmp_path / "two", tmp_path / "one", second, SHORT)
+    both = {*overlap.patients(first).values(), *overlap.patients(second).values()}
+    assert set(trained_on(tmp_path / "two")) == both
+    made = tmp_path / "made"
+    initialise(made, SMALL, seed=4, size=SIZE, arrays=first, settings=SHORT)
+    assert set(trained_on(made)) == set(overlap.patients(first).values())
+    (tmp_path / "one" / overlap.TRAINED_ON).unlink()
+    assert trained_on(tmp_path / "one") is None
+    go_on(tmp_path / "three", tmp_path / "one", make_arrays(4, seed=3), SHORT)
+    assert trained_on(tmp_path / "three") is None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 THUMBNAIL = 32
 THRESHOLD = 0.975
 _BLOCK = 1024
+_PART = 64
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -36,6 +37,14 @@ def thumbnail(case: Case) -> NDArray[np.float32]:
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """The same of images that are decoded already, `[N, C, *size]`, by means over blocks."""
+    if not len(images):
+        return np.zeros((0, 0), dtype=np.float32)
+    # Some at a time: as numbers, mapped images take four times their memory.
+    parts = [_small(images[at : at + _PART]) for at in range(0, len(images), _PART)]
+    return np.concatenate(parts)
+
+
+def _small(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     grey = images.mean(axis=1, dtype=np.float32)
     side = THUMBNAIL if grey.ndim == 3 else THUMBNAIL // 2
     for axis, length in enumerate(grey.shape[1:], start=1):

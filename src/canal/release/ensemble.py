@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from canal.data import overlap
 from canal.errors import CheckpointError, ReleaseError
 from canal.models import checkpoint
 from canal.models.tap import Tap
@@ -27,11 +28,14 @@ class Teacher:
         tap: the network and the layer that is released; private.
         digest: of the weights. Training can be repeated to the bit, so this would tell who was in
             the cohort: it never leaves the aggregator.
+        patients: the digests of the images of each patient of the cohort, as training kept them;
+            private, and never published. None if nobody knows them.
     """
 
     cohort: str
     tap: Tap
     digest: str
+    patients: tuple[frozenset[str], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,8 @@ def load_ensemble(teachers: Sequence[Path | str], init: Path | str | None = None
         if description.notes.get("role") == "initialisation":
             raise CheckpointError(f"{folder} is an initialisation, not a teacher; train one first")
         name = str(description.notes.get("site") or folder.resolve().name)
-        made.append(Teacher(name, Tap(network, description.tap), weights_digest(network)))
+        patients = overlap.read(folder)
+        made.append(Teacher(name, Tap(network, description.tap), weights_digest(network), patients))
         descriptions.append(description)
     shared = None
     if init is not None:

@@ -8,11 +8,12 @@ way; `train` makes a teacher of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canal.data import overlap
 from canal.errors import CheckpointError
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
@@ -57,6 +58,8 @@ def initialise(
         origin |= provenance(arrays, settings)
     run = RunFolder(folder)
     run.claim(origin)
+    if arrays is not None:
+        _keep_digests(folder, arrays, private=False)
     if run.is_finished:
         return checkpoint.describe(folder)
     if arrays is not None:
@@ -101,6 +104,20 @@ def go_on(
         )
 
     return _train("after", folder, init, arrays, settings, describe, report)
+
+
+def trained_on(init: Path) -> tuple[frozenset[str], ...] | None:
+    """The digests of each person's images that an initialisation was trained on.
+
+    Args:
+        init: folder of the initialisation.
+
+    Returns:
+        None if nobody knows; nothing for random weights.
+    """
+    if checkpoint.describe(init).notes.get("trained", True):
+        return overlap.read(init)
+    return ()
 
 
 def labelled_by(init: Path, arrays: Arrays) -> Arrays:
@@ -174,12 +191,31 @@ def _train(
     check_fit(architecture, start.size, arrays, str(init))
     run = RunFolder(folder)
     run.claim({origin: start.initialisation, **provenance(arrays, settings)})
+    if origin == "init":
+        _keep_digests(folder, arrays, private=True)
+    elif (before := trained_on(init)) is not None:
+        _keep_digests(folder, arrays, before, private=False)
     if run.is_finished:
         return checkpoint.describe(folder)
     run.train(network, arrays, settings, report)
     description = describe(network, start)
     run.finish(network, description)
     return description
+
+
+def _keep_digests(
+    folder: Path, arrays: Arrays, before: Iterable[frozenset[str]] = (), *, private: bool
+) -> None:
+    """Keep which images a network depends on, unless that is done.
+
+    Args:
+        folder: of the network.
+        arrays: that it is trained on.
+        before: the digests of what the network that it starts from was trained on.
+        private: whether the images are a cohort's.
+    """
+    if overlap.read(folder) is None:
+        overlap.write(folder, [*before, *overlap.patients(arrays).values()], private=private)
 
 
 def load_initialisation(folder: Path) -> tuple[nn.Module, Checkpoint]:
