@@ -1,25 +1,31 @@
 """Training a student: what it reads, what it minimises, and that arms differ in one thing only."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from xxhash import xxh3_128_hexdigest
 
-from canal.adapters.taught import load_taught
+from canal.adapters.kinds import open_release
+from canal.adapters.taught import load_taught, save_taught
 from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.run import train
 from canal.distill.student import Student
 from canal.distill.targets import Targets
-from canal.errors import CheckpointError, InvalidValueError
+from canal.errors import CheckpointError, InvalidValueError, ReleaseError
 from canal.models import checkpoint
 from canal.models.loss import task_loss
-from canal.models.unet import BOTTLENECK, weights_digest
+from canal.models.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.release.manifest import MANIFEST, Manifest
 from canal.teachers.batches import Batches, orient
+from canal.teachers.run import initialise
 from canal.teachers.settings import DistillSettings, TrainingSettings
 
+SIZE = (64, 64)
 SHORT = TrainingSettings(steps=4, batch_size=4, save_every=2)
 
 
@@ -212,6 +218,64 @@ def test_a_mode_wants_its_kind_of_release(
     with pytest.raises(InvalidValueError, match=word):
         train(tmp_path / "s", init, arrays, SHORT, release=wrong, mode=mode)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_student_starts_where_its_release_started(
+    init, arrays, make_release, adapters, tmp_path
+):
+    """Features of one initialisation say nothing about another; the sentence has the way out."""
+    other = tmp_path / "other"
+    initialise(other, UNetArchitecture(in_channels=1, base_channels=8), seed=1, size=SIZE)
+    for release, mode in ((make_release(), "release"), (adapters, "predictions")):
+        for wrong in ("noise-only", "release") if mode == "release" else ("predictions",):
+            with pytest.raises(InvalidValueError, match="give that initialisation with --init"):
+                train(tmp_path / "s", other, arrays, SHORT, release=release, mode=wrong)
+    assert not (tmp_path / "s").exists()
+    train(tmp_path / "s", other, arrays, SHORT, mode="alone")
+
+
+def forged(release, folder, change):
+    """A copy in which a forger changed the manifest, and every digest that readers look at."""
+    shutil.copytree(release.path, folder)
+    manifest = json.loads(release.manifest.to_bytes())
+    change(folder, manifest)
+    del manifest["digest"], manifest["format"]
+    (folder / MANIFEST).write_bytes(Manifest(**manifest).to_bytes())
+    return open_release(folder)
+
+
+def swap_shard(folder, manifest):
+    """Other integers, of the digest that readers look at; SHA-256 is left as it was."""
+    entry = manifest["shards"][0]
+    content = bytearray((folder / entry["file"]).read_bytes())
+    content[-2] ^= 1
+    (folder / entry["file"]).write_bytes(content)
+    entry["xxh3_128"] = xxh3_128_hexdigest(bytes(content))
+
+
+def lower_epsilon(_folder, manifest):
+    manifest["statement"]["epsilon_asked"] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [(swap_shard, "is not what the manifest describes"), (lower_epsilon, "does not follow")],
+)
+def test_a_forged_release_is_refused_before_it_is_used(
+    init, arrays, make_release, adapters, tmp_path, change, word
+):
+    for number, (release, mode) in enumerate(
+        ((make_release(), "release"), (make_release(), "noise-only"), (adapters, "adapters"))
+    ):
+        found = forged(release, tmp_path / str(number), change)
+        with pytest.raises(ReleaseError, match=word):
+            train(tmp_path / "s", init, arrays, SHORT, release=found, mode=mode)
+    with pytest.raises(ReleaseError, match=word):
+        save_taught(tmp_path / "s", init, found)
+    assert not (tmp_path / "s").exists()
+    # Negative control: a copy of which nothing was changed.
+    honest = forged(make_release(), tmp_path / "copy", lambda *_: None)
+    train(tmp_path / "s", init, arrays, SHORT, release=honest)
 
 
 def test_errors(init, arrays, make_release, tmp_path):

@@ -58,6 +58,18 @@ def check_statement(release: AnyRelease) -> None:
         features.check_statement(release.manifest)
 
 
+def check_contents(release: AnyRelease) -> None:
+    """Check what a reader relies on, before anything is read from it: digests and statement.
+
+    Raises:
+        ReleaseError: a file was changed, or something stated does not follow.
+    """
+    if isinstance(release, AdapterRelease):
+        adapters.check_contents(release)
+    else:
+        features.check_contents(release)
+
+
 def account(release: AnyRelease, delta: float | None = None) -> dict[str, Any]:
     """Price a release again from its plan, once its statement was checked.
 

@@ -127,7 +127,7 @@ class AdapterRelease(Folder):
         Args:
             network: with the very weights that the rounds started from.
         """
-        if weights_digest(network) != self.manifest.participants["initialisation"]:
+        if weights_digest(network) != self.initialisation:
             raise ReleaseError(
                 "this network is not the initialisation that the release started from; give that"
             )

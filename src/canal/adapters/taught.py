@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canal.adapters.store import AdapterRelease
+from canal.adapters.verification import check_contents
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
 from canal.teachers.folder import RunFolder
@@ -27,13 +28,14 @@ def load_taught(init: Path, release: AdapterRelease) -> tuple[nn.Module, Checkpo
 
 
 def save_taught(folder: Path, init: Path, release: AdapterRelease) -> Checkpoint:
-    """Write that network to a folder; asked for again, it is found there.
+    """Write that network to a folder, once the release was checked; later it is found there.
 
     Args:
         folder: of the checkpoint.
         init: folder of the initialisation that the rounds started from.
         release: what was published.
     """
+    check_contents(release)
     network, start = load_taught(init, release)
     run = RunFolder(folder)
     run.claim({"init": start.initialisation, "release": release.digest})

@@ -57,6 +57,18 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     return checks.found
 
 
+def check_contents(release: AdapterRelease) -> None:
+    """Check what a reader relies on: every round and the basis by their digests, the statement.
+
+    Raises:
+        ReleaseError: a file was changed, or something stated does not follow.
+    """
+    _rounds(release)
+    if release.plan.directions:
+        _basis(release)
+    check_statement(release.manifest)
+
+
 def account(release: AdapterRelease, delta: float | None = None) -> dict[str, Any]:
     """Price a release again from its plan, once its statement was checked.
 

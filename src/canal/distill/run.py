@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from canal.adapters.kinds import check_contents
 from canal.adapters.store import ADAPTERS, AdapterRelease
 from canal.adapters.taught import load_taught
 from canal.distill.objective import Objective, Predictions, opinion
@@ -28,7 +29,7 @@ from canal.distill.targets import Targets
 from canal.errors import InvalidValueError
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
-from canal.models.unet import UNetArchitecture
+from canal.models.unet import UNetArchitecture, weights_digest
 from canal.release.folder import Folder
 from canal.release.per_iteration import PerIterationRelease
 from canal.release.store import FEATURES, Release
@@ -37,6 +38,8 @@ from canal.teachers.run import check_fit
 from canal.teachers.settings import DistillSettings, TrainingSettings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from canal.data.cache import Arrays
 
 Mode = Literal["release", "noiseless", "noise-only", "adapters", "predictions", "alone", "pooled"]
@@ -58,6 +61,9 @@ def train(
 ) -> Checkpoint:
     """Train a student from the shared initialisation.
 
+    A release is checked before anything is read from it: the digest of every file, and the
+    statement. The student starts from the network that the release started from.
+
     Args:
         folder: of the run.
         init: folder of the initialisation, public.
@@ -78,6 +84,8 @@ def train(
     architecture = UNetArchitecture.from_json(start.architecture)
     check_fit(architecture, start.size, arrays, str(init))
     release = _fitting(release, mode)
+    if release is not None:
+        _check(release, network, init)
     targets = taught = None
     if isinstance(release, AdapterRelease):
         if mode == "adapters":
@@ -158,6 +166,19 @@ def _fitting(release: Published | None, mode: Mode) -> Published | None:
             "mode noiseless wants a release that was made with --allocation none --not-private"
         )
     return release
+
+
+def _check(release: Published, network: nn.Module, init: Path) -> None:
+    """Refuse a folder that was changed, and a release that started from another network."""
+    if isinstance(release, Folder):
+        check_contents(release)
+    digest = weights_digest(network)
+    if digest != release.initialisation:
+        raise InvalidValueError(
+            f"{init} holds the network {digest[:12]}, and the release started from the "
+            f"initialisation {release.initialisation[:12]}; what was released says nothing about "
+            "another network; give that initialisation with --init, or take --mode alone"
+        )
 
 
 def _targets(

@@ -39,6 +39,11 @@ class Folder:
         return self.manifest.digest
 
     @property
+    def initialisation(self) -> str:
+        """Digest of the shared initialisation that its networks started from."""
+        return str(self.manifest.participants["initialisation"])
+
+    @property
     def private(self) -> bool:
         """Whether the guarantee of the statement holds; a research run has none."""
         return self.manifest.private

@@ -73,6 +73,11 @@ class PerIterationRelease:
         return self._context.hex()
 
     @property
+    def initialisation(self) -> str:
+        """Digest of the weights that the teachers started from."""
+        return self.ensemble.initialisation
+
+    @property
     def channels(self) -> NDArray[np.int64]:
         """Which of the C channels are answered."""
         return self.mechanism.channels

@@ -58,6 +58,16 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     return checks.found
 
 
+def check_contents(release: Release) -> None:
+    """Check what a reader relies on: every shard by its SHA-256, and the statement.
+
+    Raises:
+        ReleaseError: a shard was changed, or something stated does not follow.
+    """
+    _shards(release)
+    check_statement(release.manifest)
+
+
 def _shards(release: Release) -> str:
     rows = [len(stored) for stored in release.shards()]
     shape = [len(release.channels), *release.plan.grid]
