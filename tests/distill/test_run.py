@@ -220,9 +220,7 @@ def test_a_mode_wants_its_kind_of_release(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_student_starts_where_its_release_started(
-    init, arrays, make_release, adapters, tmp_path
-):
+def test_a_student_starts_where_its_release_started(init, arrays, make_release, adapters, tmp_path):
     """Features of one initialisation say nothing about another; the sentence has the way out."""
     other = tmp_path / "other"
     initialise(other, UNetArchitecture(in_channels=1, base_channels=8), seed=1, size=SIZE)

@@ -80,8 +80,9 @@ def test_noise_that_was_left_out_or_made_less(
     monkeypatch.setattr(Lattice, "perturb", quieter)
     create(tmp_path / "r", ensemble, queries, plan, seed=1)
     failed = {c.what: c.detail for c in verify(tmp_path / "r") if c.passed is False}
-    assert set(failed) == {"noise"}
-    assert "varies less" in failed["noise"]
+    assert "varies less" in failed.pop("noise")
+    # Without noise at all two queries are also closer than noise lets them be.
+    assert set(failed) <= {"repeats"}
 
 
 def test_true_noise_is_never_called_too_quiet(tmp_path, ensemble, queries, make_plan):

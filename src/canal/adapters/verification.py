@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from canal.adapters.basis import digest
 from canal.adapters.card import render
@@ -24,10 +26,21 @@ from canal.release.checks import (
     check_derived,
     check_shards,
     derived_again,
-    least_energy,
 )
 from canal.release.conditions import check_cohorts
 from canal.release.manifest import Manifest
+from canal.release.noise_check import (
+    ALARM,
+    Sums,
+    Zeros,
+    check_unlike,
+    check_widths,
+    some,
+    without_direction,
+)
+
+# Values of a round that are looked at together.
+_PART = 1024
 
 
 def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
@@ -52,6 +65,7 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     checks.look("rounds", lambda: _rounds(release))
     checks.look("statement", lambda: _statement(release.manifest))
     checks.look("noise", lambda: _noise(release))
+    checks.look("repeats", lambda: _repeats(release))
     checks.card(release.manifest, render)
     checks.ledger(release.manifest, ledger)
     return checks.found
@@ -146,15 +160,99 @@ def _basis(release: AdapterRelease) -> str:
     return f"{plan.directions} directions of {plan.parameters} parameters"
 
 
-def _noise(release: AdapterRelease) -> str:
-    """See that no round varies less than its noise alone would; signal can only add to it."""
+def _noise(release: AdapterRelease, channels: NDArray[np.int64] | None = None) -> str:
+    """See that every round, every part of one, and every coordinate has its noise."""
     if release.plan.allocation == "none":
         return "none was added"
-    calibrated = release.plan.calibrate(np.array(release.manifest.statistics["weights"]))
-    # Where channels have noise of their own, the least of it: whose they are, no manifest says.
-    sigma = float(calibrated.sigma.min()) * release.plan.excess / calibrated.lattice.step
-    least = least_energy(release.plan.coordinates, len(release))
-    for number in range(len(release)):
-        if np.square(release.sums(number) / sigma).sum() < least:
-            raise ReleaseError(f"round {number} varies less than its noise alone would")
-    return "every round varies at least as much as its noise"
+    return check_widths(*noise_looks(release, channels), ALARM / 2)
+
+
+def noise_looks(
+    release: AdapterRelease, channels: NDArray[np.int64] | None = None
+) -> tuple[list[Sums | Zeros], dict[str, list[Sums]]]:
+    """What is to be seen of the noise in a folder: all looks, and those by what they see.
+
+    Args:
+        release: whose noise is not none; one round at a time is held in memory.
+        channels: of every parameter, if anybody knows. Where channels have noise of their own and
+            nobody does, the least of it is held against every value.
+    """
+    plan, rounds, width = release.plan, len(release), release.plan.coordinates
+    step, sigma, known = _spread(release, channels)
+    slack, interval = plan.shares * step / (2 * sigma), step / sigma * math.sqrt(plan.shares)
+    # A patient is one long at most in every block; how many there are, the plan says.
+    patients = max(float(plan.patients), release.patients)
+    every = _calibrated(release).sigma * plan.excess
+    reach = math.sqrt(np.square(patients / every).sum()) if known else None
+    size = min(width, _PART)
+    starts = np.unique(np.r_[np.arange(0, width - size + 1, size), width - size])
+    earlier, squares = np.zeros((2, width))
+    zeros = np.zeros(width, np.int64)
+    whole, apart, parts, none = np.zeros(rounds), np.zeros(rounds), [], np.zeros(rounds, np.int64)
+    for number in range(rounds):
+        values = release.sums(number) * (step / sigma)
+        energy, zero = np.square(values), values == 0
+        whole[number], none[number] = energy.sum(), zero.sum()
+        apart[number] = without_direction(values, earlier)
+        parts.append([energy[start : start + size].sum() for start in starts.tolist()])
+        earlier, squares, zeros = earlier + values, squares + energy, zeros + zero
+
+    def round_(at: tuple[int, ...]) -> str:
+        return f"round {at[0]}"
+
+    def later(at: tuple[int, ...]) -> str:
+        return f"round {at[0] + 1}"
+
+    def part(at: tuple[int, ...]) -> str:
+        return f"round {at[0]}, in the {size} values from {starts[at[1]]} on,"
+
+    def coordinate(at: tuple[int, ...]) -> str:
+        return f"value {at[0]} over all rounds"
+
+    of_a_round = [Sums(round_, whole, width, slack.max(), reach)]
+    if rounds > 1 and width > 1:
+        # Of the first round nothing is known before; later ones know its noise.
+        of_a_round.append(Sums(later, apart[1:], width - 1, slack.max()))
+    of_a_part = [Sums(part, np.array(parts), size, slack.max(), reach)]
+    far = None if not known else math.sqrt(rounds) * patients / sigma
+    of_a_coordinate = [Sums(coordinate, squares, rounds, slack, far)]
+    looks: list[Sums | Zeros] = [
+        Zeros(round_, none, width, interval.max()),
+        Zeros(coordinate, zeros, rounds, interval),
+    ]
+    stated = {
+        "a round": of_a_round,
+        f"{size} values of a round": of_a_part,
+        "a value of all rounds": of_a_coordinate,
+    }
+    return [*of_a_round, *of_a_part, *of_a_coordinate, *looks], stated
+
+
+def _repeats(release: AdapterRelease) -> str:
+    """See that no two rounds have the same noise."""
+    if release.plan.allocation == "none":
+        return "no noise was added"
+    step, sigma, _ = _spread(release)
+    kept = some(release.plan.coordinates)
+    rows = [(release.sums(number) * (step / sigma))[kept] for number in range(len(release))]
+    name = "round {}".format
+    return f"none: {check_unlike(np.stack(rows), name, ALARM / 2, later_know=True)} of rounds"
+
+
+def _calibrated(release: AdapterRelease) -> CalibratedAdapterPlan:
+    return release.plan.calibrate(np.array(release.manifest.statistics["weights"]))
+
+
+def _spread(
+    release: AdapterRelease, channels: NDArray[np.int64] | None = None
+) -> tuple[float, NDArray[np.float64], bool]:
+    """The lattice step, sigma of every value, and whether that is known or the least of them."""
+    plan, calibrated = release.plan, _calibrated(release)
+    sigma, width = calibrated.sigma * plan.excess, plan.coordinates
+    if plan.blocks == 1:
+        return calibrated.lattice.step, np.full(width, sigma[0]), True
+    if plan.directions:
+        channels = np.arange(plan.directions)
+    if channels is None:
+        return calibrated.lattice.step, np.full(width, sigma.min()), False
+    return calibrated.lattice.step, sigma[channels], True

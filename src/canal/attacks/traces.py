@@ -20,11 +20,11 @@ from canal.attacks.view import released_rows, spreads
 from canal.privacy.randomness import Secret
 from canal.release.calibration import CalibratedPlan
 from canal.release.mechanism import Mechanism
+from canal.release.noise_check import closest
 from canal.release.statistics import Statistics
 from canal.release.store import Release
 
 RARE = 1e-9
-_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -165,32 +165,20 @@ def unrelated(sample: Sequence[Floats]) -> Check:
     return Check(what, score <= limit, detail, RARE)
 
 
-def apart(rows: Floats, times: str) -> Check:
-    r"""See that no two rows of a folder are closer than independent noise lets them be.
-
-    $\lVert r_i - r_j \rVert^2 / 2\sigma^2$ of two rows with noise of their own is chi-square or,
-    since signal can only add, more. Noise that was used for both would cancel.
+def apart(rows: Floats, times: str, *, later_know: bool = False) -> Check:
+    """See that no two rows of a folder are closer than independent noise lets them be.
 
     Args:
         rows: `[n, values]`, in units of the noise.
         times: what a row is about, queries or rounds.
+        later_know: see `canal.release.noise_check.closest`.
     """
     what = f"noise of different {times}"
-    # What all have in common says nothing, and would cost digits.
-    rows = rows - rows.mean(axis=0)
-    pairs = len(rows) * (len(rows) - 1) // 2
-    least = _least_chi_square(rows.shape[1], 1 / max(pairs, 1))
-    if not pairs or least <= 0:
+    most = closest(rows, RARE, later_know=later_know)
+    if most.passed is None:
         return Check(what, None, "too few values to tell", folder=True)
-    squares = np.square(rows).sum(axis=1)
-    closest = math.inf
-    for start in range(0, len(rows), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        between = squares[part, None] + squares - 2 * (rows[part] @ rows.T)
-        between[np.arange(len(between)), np.arange(start, start + len(between))] = math.inf
-        closest = min(closest, float(between.min()) / 2)
-    said = f"closest pair of {pairs}: {closest:.4g}, and at least {least:.4g} is expected"
-    return Check(what, closest >= least, said, RARE, folder=True)
+    said = f"closest pair of {most.pairs}: {most.energy:.4g}, and at least {most.least:.4g} is "
+    return Check(what, most.passed, said + "expected", RARE, folder=True)
 
 
 def different_noise(release: Release) -> Check:

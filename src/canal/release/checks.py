@@ -13,7 +13,6 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -191,18 +190,6 @@ def derived_again(manifest: Manifest, whose: str) -> str:
         return str(said["stamp"])
     epsilon = said["guarantee"][said["unit"]]["epsilon"]
     return f"derived again: epsilon {epsilon:.6g} at delta {short(said['delta'])}, {whose}"
-
-
-def least_energy(count: int, looks: int) -> float:
-    """What the squares of so many standard normals add up to at least, but once in 1e9 times.
-
-    Args:
-        count: of them in a sum.
-        looks: how many sums are looked at.
-    """
-    # Wilson and Hilferty's cube root: good to a fraction of a per cent in this tail.
-    quantile = NormalDist().inv_cdf(1e-9 / looks)
-    return count * max(0.0, 1 - 2 / (9 * count) + quantile * math.sqrt(2 / (9 * count))) ** 3
 
 
 def _card(path: Path, manifest: Manifest, render: Callable[[Manifest], str]) -> str:
