@@ -16,7 +16,7 @@ from canal.data.cache import Arrays
 from canal.errors import ReleaseError
 from canal.models.loss import task_loss
 from canal.models.unet import BOTTLENECK
-from canal.privacy import Participants, Secret
+from canal.privacy import Guarantee, Participants, Secret
 from canal.release.noise import Noise
 from canal.release.plan import Plan
 from canal.release.queries import Queries
@@ -232,6 +232,19 @@ def test_weights_are_the_papers_or_matched():
     for weight, want in (("importance", [5.0, 7.0, 0.0]), ("matched", [20.0, 63.0, 0.0])):
         assert made.weights(make_plan(3, 4, weight=weight)).tolist() == want
     assert Statistics.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_private_ones_without_noise_are_refused_whatever_a_plan_says():
+    """The plan's own noise is compared with that of a plan whose price of one was forgotten."""
+    calibrated = make_plan(3, 4).calibrate()
+    kept = tuple(event for event in calibrated.guarantee.events if event.name != "importance")
+    wrong = dataclasses.replace(calibrated, guarantee=Guarantee(kept))
+    caps = Statistic("private", (1.0, 2.0, 3.0), float(calibrated.sigma("caps")[0]))
+    bare = Statistic("private", (1.0, 2.0, 3.0))
+    with pytest.raises(ReleaseError, match="importance is read from the teachers and has no noise"):
+        Statistics(caps, bare).check(wrong)
+    with pytest.raises(ReleaseError, match="did not get the noise"):
+        Statistics(caps, bare).check(calibrated)
 
 
 def test_public_ones_need_the_initialisation():

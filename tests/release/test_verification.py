@@ -101,6 +101,19 @@ def test_charges_that_are_not_everyones(made, forge):
         assert "not everyone's" in found["statement"]
 
 
+def test_charges_are_held_against_the_statement_too(made, forge, monkeypatch):
+    """Where the code that works charges out is wrong, it is wrong when it checks them."""
+    monkeypatch.setattr("canal.release.verification.covers", lambda *_: True)
+    manifest = made[0].manifest
+    due = manifest.ledger["charges"]
+    assert forge(manifest) == {}
+    half = [each | {"rho": each["rho"] * (1 - 1e-6)} for each in due]
+    one_free = [each for each in due if each["cohort"] != "west"]
+    for charges in (half, one_free, []):
+        found = forge(replace(manifest, ledger=manifest.ledger | {"charges": charges}))
+        assert "was charged less" in found["statement"]
+
+
 @pytest.mark.parametrize(
     "source", ["atmospheric noise, certified", "seeded, not private", "none", ""]
 )

@@ -19,6 +19,7 @@ import numpy as np
 
 from canal.errors import CanalError, ReleaseError
 from canal.privacy.ledger import Ledger
+from canal.release.charges import QUERIES
 from canal.release.digits import short
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.shard import metadata
@@ -181,6 +182,27 @@ def check_derived(
             raise ReleaseError(f"the {what} does not follow from the plan")
     if manifest.ledger is not None and not is_covered(manifest.ledger["charges"]):
         raise ReleaseError("the charges are not everyone's, or below what the release costs")
+    if manifest.ledger is not None:
+        _check_charges(manifest)
+
+
+def _check_charges(manifest: Manifest) -> None:
+    """Refuse charges below what the statement says that a release costs.
+
+    Read off the statement, for every cohort that is named: a mistake in how charges are worked out
+    would be in `is_covered` as well.
+    """
+    charges = list((manifest.ledger or {})["charges"])
+    charged = {(each["cohort"], each["unit"]): float(each["rho"]) for each in charges}
+    for unit, promised in manifest.statement["guarantee"].items():
+        cohorts = [QUERIES] if unit == "image" else manifest.participants["cohorts"]
+        # What costs more than any number (images that count as public) is charged to nobody.
+        for cohort in cohorts if promised["rho"] is not None else ():
+            if not charged.get((cohort, unit), 0.0) >= (1 - _CLOSE) * promised["rho"]:
+                raise ReleaseError(
+                    f"cohort {cohort!r} was charged less for unit {unit} than the statement says "
+                    "that the release costs"
+                )
 
 
 def derived_again(manifest: Manifest, whose: str) -> str:

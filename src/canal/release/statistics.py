@@ -95,6 +95,9 @@ class Statistics:
             values = np.array(made.values)
             if made.source != source or not math.isclose(made.sigma, sigma, rel_tol=1e-9):
                 raise ReleaseError(f"{name} did not get the noise that the plan asks for")
+            # Seen here too: the plan may be what is wrong about its noise.
+            if source == "private" and plan.allocation != "none" and not sigma > 0:
+                raise ReleaseError(f"{name} is read from the teachers and has no noise")
             if len(values) != plan.channels:
                 raise ReleaseError(f"{name} has {len(values)} values, not {plan.channels}")
             # What noise made negative has a positive estimate; without noise nothing is negative.
