@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from canal.release.ensemble import load_ensemble
     from canal.release.plan import Plan
     from canal.release.queries import Queries
+    from canal.release.record import About
     from canal.release.store import Release
     from canal.teachers.run import initialise
     from canal.teachers.run import train as train_teacher
     from canal.teachers.settings import DistillSettings, TrainingSettings
 
 _HOME = {
+    "About": "release.record",
     "DistillSettings": "teachers.settings",
     "Ledger": "privacy.ledger",
     "Plan": "release.plan",
@@ -43,6 +45,7 @@ _HOME = {
 }
 
 __all__ = [
+    "About",
     "DistillSettings",
     "Ledger",
     "Plan",

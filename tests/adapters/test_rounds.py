@@ -35,7 +35,7 @@ def test_a_release_that_anyone_can_check(allocation, choices, places, make_relea
     )
     checks = verify(place.out, ledger)
     assert [check.what for check in checks if check.passed is not True] == []
-    assert len(checks) == 7
+    assert len(checks) == 8
     assert release.private
     assert release.statement["stamp"] == ""
 
@@ -85,7 +85,7 @@ def test_nothing_private_is_published_or_left(places, make_release, sites):
     claim = (place.private / "claim.json").read_bytes()
     assert all(each.hex().encode() in claim for each in digests)  # so this search finds them
     assert sorted(path.name for path in place.private.iterdir()) == [
-        *("claim.json", "finished", "lock", "mechanism.json", "public"),
+        *("claim.json", "finished", "lock", "mechanism.json", "public", "record.json"),
     ]
     for path in [*place.out.iterdir(), *place.private.rglob("*.*")]:
         assert secret not in path.read_bytes()

@@ -114,7 +114,7 @@ def test_at_its_own_delta_it_is_the_statement_and_the_ledger(make, preset):
     charged = ledger.balance("north", release.plan.unit)
     assert charged.epsilon_spent == pytest.approx(found["units"][release.plan.unit]["epsilon"])
     assert {check.what: check.passed for check in verify(release.path, ledger)} == dict.fromkeys(
-        ("manifest", "files", "shards", "statement", "noise", "card", "ledger"), True
+        ("manifest", "files", "shards", "statement", "noise", "record", "card", "ledger"), True
     )
 
 

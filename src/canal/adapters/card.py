@@ -9,6 +9,7 @@ from typing import Any
 from canal.adapters.store import BASIS
 from canal.release.card import (
     DIGEST_LETTERS,
+    about_table,
     banner,
     commands,
     files_table,
@@ -44,6 +45,7 @@ def render(manifest: Manifest) -> str:
         section("Mechanism", sentences(statement["mechanism"])),
         section("Not protected", sentences(statement["not_protected"])),
         section("Assumptions", sentences(statement["assumptions"])),
+        section("About this release", about_table(manifest)),
         section("In this folder", *_folder(manifest)),
         section("Ledger", *ledger_table(manifest)),
         section("Check it yourself", *commands()),

@@ -1,7 +1,7 @@
 """The rounds: claim, pay, ask all sites round after round, publish. Each can be cut off and redone.
 
 1. *Pay* for all rounds, before any patient is asked. Sites that are elsewhere pay on their own.
-2. *Claim* the folder for exactly these arguments.
+2. *Claim* the folder for exactly these arguments, and fix what its makers say (the record).
 3. *Count* the patients, if their number is not public.
 4. *Rounds*: the network of this round follows from the sums of earlier ones; every site adds up
    what its patients say; noise is added once; the sum is on disk before the next round begins.
@@ -49,6 +49,7 @@ from canal.release.publication import (
     secret_of,
     telling,
 )
+from canal.release.record import About, check_kept, keep
 from canal.release.shard import Shard, describe_shard, shard_name, write_shard
 from canal.release.workspace import Workspace
 
@@ -77,6 +78,7 @@ def train(
     ledger: Ledger | Path | str | None = None,
     seed: int | None = None,
     not_private: bool = False,
+    about: About | None = None,
     report: Callable[[Told], None] = lambda told: None,
 ) -> AdapterRelease:
     """Make a release of adapters with sites in this process, or finish one that was stopped.
@@ -89,13 +91,19 @@ def train(
         ledger: is charged before any patient is asked; one that is there already.
         seed: of the noise of a research run, which protects nobody and is not charged.
         not_private: must be said to release without noise (allocation `none`).
+        about: what its makers say about the release: purpose, contact.
         report: told after every round.
     """
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
     check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
     return aggregate(
-        out, cohorts, start, plan, ledger=ledger, seed=seed, paired=cohorts.paired, report=report
+        *(out, cohorts, start, plan),
+        ledger=ledger,
+        seed=seed,
+        paired=cohorts.paired,
+        about=about,
+        report=report,
     )
 
 
@@ -108,6 +116,7 @@ def aggregate(
     ledger: Ledger | None = None,
     seed: int | None = None,
     paired: bool = False,
+    about: About | None = None,
     report: Callable[[Told], None] = lambda told: None,
 ) -> AdapterRelease:
     """The same with sites that are in this process or elsewhere; those pay from their own ledgers.
@@ -120,6 +129,7 @@ def aggregate(
         ledger: of the aggregator, if it has one.
         seed: of the noise of a research run.
         paired: the same standard-normal draws for every plan with this seed.
+        about: what its makers say about the release: purpose, contact.
         report: told after every round.
     """
     local = isinstance(cohorts, LocalCohorts)
@@ -147,7 +157,9 @@ def aggregate(
         noise,
     )
     claim = agreement.to_json() | {"patients": cohorts.claims}
+    about = About() if about is None else about
     with telling(workspace), workspace.open(claim):
+        check_kept(workspace.record, about)
         if not workspace.is_published():
             secret = secret_of(workspace, seed)
             run = _Run(
@@ -156,7 +168,7 @@ def aggregate(
             )
             receipt = run.pay()
             workspace.claim(claim)
-            run.make(receipt)
+            run.make(receipt, keep(workspace.record, about))
         release = AdapterRelease.open(workspace.out)
         if release.manifest.plan != plan.to_json():
             raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
@@ -206,7 +218,7 @@ class _Run:
         self.cohorts.consider(self.agreement, self.mechanism, self.secret, key)
         return paid(key, due) if due else None
 
-    def make(self, receipt: dict[str, Any] | None) -> None:
+    def make(self, receipt: dict[str, Any] | None, record: dict[str, Any]) -> None:
         self.cohorts.begin()
         mechanism, names = self.mechanism, self.cohorts.names
         if receipt is not None and not covers(receipt["charges"], mechanism.calibrated, names):
@@ -214,7 +226,7 @@ class _Run:
         self.workspace.write_down("mechanism", mechanism.to_json())
         patients = self._count(mechanism)
         shards = list(self._rounds(mechanism, patients))
-        manifest = self._manifest(mechanism, patients, shards, receipt)
+        manifest = self._manifest(mechanism, patients, shards, receipt, record)
         check_unpublished(self.ledger, manifest)
         staging = self.workspace.staging
         if self.start.public.basis is not None:
@@ -282,6 +294,7 @@ class _Run:
         patients: float,
         shards: list[Shard],
         receipt: dict[str, Any] | None,
+        record: dict[str, Any],
     ) -> Manifest:
         noise = {
             "source": noise_source(self.plan, private=self.secret.private),
@@ -304,6 +317,7 @@ class _Run:
             },
             noise=noise,
             ledger=receipt,
+            record=record,
             shards=[shard.to_json() for shard in shards],
             rows={f"round {number}": [number, 0] for number in range(len(shards))},
         )

@@ -137,6 +137,8 @@ def train(
         int | None,
         typer.Option(help="Images a pass; fewer take less memory.", rich_help_panel=_STEPS),
     ] = None,
+    purpose: options.Purpose = "",
+    contact: options.Contact = "",
     seed: Annotated[
         int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
     ] = None,
@@ -157,6 +159,7 @@ def train(
     from canal.cli.progress import measuring
     from canal.cli.progress import rounds as watching
     from canal.errors import InvalidValueError
+    from canal.release.record import About
     from canal.release.workspace import Workspace
 
     if patients is None:
@@ -215,6 +218,7 @@ def train(
             ledger=book,
             seed=seed,
             not_private=not_private,
+            about=About(purpose, contact),
             report=report,
         )
     print_made(made, out, as_json=as_json, private=workspace.private)

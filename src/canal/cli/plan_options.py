@@ -9,7 +9,7 @@ import typer
 from canal.privacy.budget import Source
 from canal.privacy.gaussian import Conversion
 
-_PANEL = "plan"
+_PANEL, _CARD = "plan", "card"
 
 
 def _option(text: str, *names: str) -> Any:
@@ -41,5 +41,11 @@ Shares = Annotated[
 ]
 CapsBound = Annotated[
     float | None, _option("B: bound on the norm of one image's channel norms; sqrt(C*H*W).")
+]
+Purpose = Annotated[
+    str, typer.Option(help="What the release is for; the card says it.", rich_help_panel=_CARD)
+]
+Contact = Annotated[
+    str, typer.Option(help="Who answers questions; the card says it.", rich_help_panel=_CARD)
 ]
 SHARES = (0.10, 0.05, 0.85)

@@ -53,6 +53,8 @@ def create(
             help="Most query images of one person; counted if not given.", rich_help_panel="plan"
         ),
     ] = None,
+    purpose: options.Purpose = "",
+    contact: options.Contact = "",
     seed: Annotated[
         int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
     ] = None,
@@ -76,6 +78,7 @@ def create(
     from canal.release.ensemble import load_ensemble
     from canal.release.options import Options
     from canal.release.queries import Queries
+    from canal.release.record import About
     from canal.release.workspace import Workspace
     from canal.teachers.settings import DataSettings
 
@@ -116,6 +119,7 @@ def create(
             ledger=book,
             seed=seed,
             not_private=not_private,
+            about=About(purpose, contact),
             options=Options(broken_teacher, lambda *which: broken.append(which), progress),
         )
     if broken:

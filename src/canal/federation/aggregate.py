@@ -102,7 +102,12 @@ def teach(
         _log.info("round %d of %d%s", here.number, here.rounds, spent)
         told(1)
 
-    return aggregate(order.path(order.out), cohorts, shared.start, plan, seed=seed, report=report)
+    return aggregate(
+        *(order.path(order.out), cohorts, shared.start, plan),
+        seed=seed,
+        about=order.about,
+        report=report,
+    )
 
 
 def make_adapter_plan(order: Order, parameters: int, adapter: Adapter, sites: int) -> AdapterPlan:
@@ -159,7 +164,12 @@ def ask_about(
     plan = make_plan(order, sites, queries)
     options = sites.options = replace(options, progress=_told(order, passes(plan), progress))
     _log.info("%d sites, %d queries, %s", len(sites.cohorts), len(queries.ids), order.trust)
-    return aggregate(order.path(order.out), sites, queries, plan, seed=seed, options=options)
+    return aggregate(
+        *(order.path(order.out), sites, queries, plan),
+        seed=seed,
+        about=order.about,
+        options=options,
+    )
 
 
 def hand_out(init: Path, transport: Transport) -> None:

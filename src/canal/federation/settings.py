@@ -35,6 +35,7 @@ from canal.adapters.patients import CHUNK
 from canal.adapters.store import ADAPTERS
 from canal.errors import ConfigurationError
 from canal.release.plan import TRUSTS, Trust
+from canal.release.record import About
 from canal.release.store import FEATURES
 
 SITE = "site.toml"
@@ -115,6 +116,8 @@ class Order:
         colluding: t of a secure sum.
         release: what is asked for: `features` of the queries, or `adapters`, taught by patients.
         preset: of the plan of features.
+        purpose: what the release is for; it is published.
+        contact: who answers questions about it; it is published.
         plan: choices of the plan that win over the preset, such as epsilon.
         adapter: which parameters patients teach, as `canal.adapters.adapter.Adapter`.
         update: how fast, as `canal.adapters.update.UpdateSettings`.
@@ -136,6 +139,8 @@ class Order:
     colluding: int = 1
     release: str = FEATURES
     preset: str = "honest"
+    purpose: str = ""
+    contact: str = ""
     plan: dict[str, Any] = field(default_factory=dict)
     adapter: dict[str, Any] = field(default_factory=dict)
     update: dict[str, Any] = field(default_factory=dict)
@@ -147,6 +152,7 @@ class Order:
     wait: float = 10.0
 
     def __post_init__(self) -> None:
+        _ = self.about
         _check_trust(self.trust, self.folder)
         if self.release not in (FEATURES, ADAPTERS):
             raise ConfigurationError(
@@ -156,6 +162,11 @@ class Order:
     def path(self, name: str) -> Path:
         """Of one of the files or folders above."""
         return self.folder / name
+
+    @property
+    def about(self) -> About:
+        """What the aggregator says about the release; it is published."""
+        return About(self.purpose, self.contact)
 
     @classmethod
     def read(cls, path: Path) -> Order:

@@ -19,6 +19,7 @@
 `aggregator`      pay, claim, draw, publish
 `shard`           the integers of some queries in a file
 `manifest`        what the folder holds and promises
+`record`          what its makers say about it: day, purpose, contact, code
 `promise`         to one unit: the numbers, and a sentence
 `statement`       all that is promised, to whom, and what is not
 `card`, `chart`   the same as a page to sign
@@ -39,11 +40,13 @@ if TYPE_CHECKING:
     from canal.release.per_iteration import PerIterationRelease
     from canal.release.plan import Plan
     from canal.release.queries import Queries
+    from canal.release.record import About
     from canal.release.store import Release
     from canal.release.verification import verify
 
 # Loaded when first asked for: a plan does not wait for torch.
 _HOME = {
+    "About": "record",
     "Ensemble": "ensemble",
     "PerIterationRelease": "per_iteration",
     "Plan": "plan",
@@ -56,6 +59,7 @@ _HOME = {
 }
 
 __all__ = [
+    "About",
     "Ensemble",
     "PerIterationRelease",
     "Plan",

@@ -2,7 +2,7 @@
 
 1. *Pay*: the ledger is charged before any private tensor is read. Sites that are elsewhere are
    asked whether they would; each pays from its own ledger once the folder is claimed.
-2. *Claim* the folder for exactly these arguments.
+2. *Claim* the folder for exactly these arguments, and fix what its makers say (the record).
 3. *Statistics*, with the noise that the plan fixed; every other sigma follows from them and is
    written down.
 4. *One pass* over the queries, shard by shard.
@@ -45,6 +45,7 @@ from canal.release.publication import (
     telling,
 )
 from canal.release.queries import Queries
+from canal.release.record import About, check_kept, keep
 from canal.release.rows import make_rows
 from canal.release.shard import ROWS, Shard, describe_shard, shard_name, write_shard
 from canal.release.sites import LocalSites, Sites
@@ -72,6 +73,7 @@ def create(
     ledger: Ledger | Path | str | None = None,
     seed: int | None = None,
     not_private: bool = False,
+    about: About | None = None,
     options: Options | None = None,
 ) -> Release:
     """Make a release, or finish one that was stopped.
@@ -84,6 +86,7 @@ def create(
         ledger: is charged before anything is read; one that is there already.
         seed: of the noise of a research run, which protects nobody and is not charged.
         not_private: must be said to release without noise (allocation `none`).
+        about: what its makers say about the release: purpose, contact.
         options: what cannot change a guarantee.
     """
     options = Options() if options is None else options
@@ -91,7 +94,13 @@ def create(
         ledger = Ledger(ledger, must_exist=True)
     check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
     sites = LocalSites(ensemble, queries, options)
-    return aggregate(out, sites, queries, plan, ledger=ledger, seed=seed, options=options)
+    return aggregate(
+        *(out, sites, queries, plan),
+        ledger=ledger,
+        seed=seed,
+        about=about,
+        options=options,
+    )
 
 
 def aggregate(
@@ -102,6 +111,7 @@ def aggregate(
     *,
     ledger: Ledger | None = None,
     seed: int | None = None,
+    about: About | None = None,
     options: Options,
 ) -> Release:
     """The same with sites that are in this process or elsewhere; those pay from their own ledgers.
@@ -113,6 +123,7 @@ def aggregate(
         plan: what is asked for.
         ledger: of the aggregator, if it has one.
         seed: of the noise of a research run.
+        about: what its makers say about the release: purpose, contact.
         options: what cannot change a guarantee.
     """
     check_plan(plan, sites.cohorts)
@@ -129,13 +140,15 @@ def aggregate(
     )
     claim = agreement.to_json() | {"teachers": sites.claims}
     workspace = Workspace(Path(out))
+    about = About() if about is None else about
     with telling(workspace), workspace.open(claim):
+        check_kept(workspace.record, about)
         if not workspace.is_published():
             secret = secret_of(workspace, seed)
             run = _Run(workspace, sites, queries, agreement, secret, digest(claim), ledger, options)
             receipt = run.pay()
             workspace.claim(claim)
-            run.make(receipt)
+            run.make(receipt, keep(workspace.record, about))
         release = Release.open(workspace.out)
         if (release.manifest.plan, list(release.ids)) != (plan.to_json(), list(queries.ids)):
             raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
@@ -174,7 +187,7 @@ class _Run:
             return None
         return Noise(self.secret, (self.claim,), self.options.paired)
 
-    def make(self, receipt: dict[str, Any] | None) -> None:
+    def make(self, receipt: dict[str, Any] | None, record: dict[str, Any]) -> None:
         self.sites.begin()
         self.workspace.write_down("plan", self.plan.calibrate().to_json())
         statistics = self._statistics()
@@ -186,7 +199,7 @@ class _Run:
         self.workspace.write_down("mechanism", mechanism.to_json())
         self.sites.publish(statistics)
         shards = list(self._shards(mechanism, statistics))
-        manifest = self._manifest(mechanism, statistics, shards, receipt)
+        manifest = self._manifest(mechanism, statistics, shards, receipt, record)
         check_unpublished(self.ledger, manifest)
         staging = self.workspace.staging
         replace_file(staging / CARD, render(manifest).encode())
@@ -245,6 +258,7 @@ class _Run:
         statistics: Statistics,
         shards: list[Shard],
         receipt: dict[str, Any] | None,
+        record: dict[str, Any],
     ) -> Manifest:
         calibrated = mechanism.calibrated
         source = noise_source(self.plan, private=self.secret.private)
@@ -271,6 +285,7 @@ class _Run:
             },
             noise=noise,
             ledger=receipt,
+            record=record,
             shards=[shard.to_json() for shard in shards],
             rows={name: [row // ROWS, row % ROWS] for row, name in enumerate(self.queries.ids)},
         )

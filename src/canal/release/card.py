@@ -19,6 +19,7 @@ from canal.release.page import (
     bullets,
     code,
     document,
+    facts,
     figure,
     note,
     section,
@@ -43,6 +44,7 @@ PARTS = {
     "importance": "Importance: how much each channel matters",
     "features": "Features: the channels themselves",
 }
+NOT_STATED = "not stated"
 WEIGHTS = {"importance": "importance", "matched": "importance × cap²"}
 
 
@@ -62,6 +64,7 @@ def render(manifest: Manifest) -> str:
         section("Mechanism", sentences(statement["mechanism"])),
         section("Not protected", sentences(statement["not_protected"])),
         section("Assumptions", sentences(statement["assumptions"])),
+        section("About this release", about_table(manifest)),
         section("In this folder", *_folder(manifest)),
         section("Ledger", *ledger_table(manifest)),
         section("Check it yourself", *commands()),
@@ -223,6 +226,19 @@ def files_table(manifest: Manifest) -> Iterable[str]:
     left = len(manifest.shards) - len(shards)
     more = f"{number(left)} more files are not named here. " if left else ""
     yield note(f"{more}Digests are shortened; {MANIFEST} has them in full.")
+
+
+def about_table(manifest: Manifest) -> str:
+    """What its makers say about the release."""
+    record = manifest.record
+    rows = [
+        ("Day", text(record["date"])),
+        ("Purpose", text(record["purpose"] or NOT_STATED)),
+        ("Contact", text(record["contact"] or NOT_STATED)),
+        ("Software", text(manifest.software)),
+        ("Code, SHA-256", " ".join(code(digest) for digest in record["code"])),
+    ]
+    return facts(rows)
 
 
 def ledger_table(manifest: Manifest) -> Iterable[str]:

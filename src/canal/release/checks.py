@@ -22,6 +22,7 @@ from canal.privacy.ledger import Ledger
 from canal.release.charges import QUERIES
 from canal.release.digits import short
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
+from canal.release.record import check_record
 from canal.release.shard import metadata
 
 # Another processor may round the last bits of a logarithm otherwise.
@@ -79,6 +80,10 @@ class Checks:
         else:
             made = f"made by {manifest.software}; compare it there, this is {SOFTWARE}"
             self.found.append(Check("card", None, made))
+
+    def record(self, manifest: Manifest) -> None:
+        """What its makers say is readable; whether it is true, nobody can derive."""
+        self.look("record", lambda: check_record(manifest.record))
 
     def ledger(self, manifest: Manifest, ledger: Ledger | None) -> None:
         """Everyone was charged, once, for this very manifest."""

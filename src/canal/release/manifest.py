@@ -1,9 +1,9 @@
 """The manifest: what a release folder holds and promises, as one file that proves itself.
 
 One line an entry, in an order that is fixed, with the SHA-256 of all others as the last: there is
-one way to write a content down, and any other byte is damage. Times and machine names are not in
-it, so the same release is the same bytes; nor is anything that is a function of private data
-without noise, such as a digest of a teacher.
+one way to write a content down, and any other byte is damage. The day is in it, no other time and
+no machine name, so the same release is the same bytes; nor is anything that is a function of
+private data without noise, such as a digest of a teacher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from canal.errors import ReleaseError
 from canal.version import __version__
 
-FORMAT = "canal-release/2"
+FORMAT = "canal-release/3"
 SOFTWARE = f"canal {__version__}"
 MANIFEST = "manifest.json"
 CARD = "card.html"
@@ -38,6 +38,7 @@ class Manifest:
         participants: cohorts, shared initialisation, the layer that was tapped if one was.
         noise: where it came from.
         ledger: key and charges; null where nothing is charged.
+        record: what its makers say about it (`canal.release.record`): day, purpose, contact, code.
         shards: files, their digests and rows.
         rows: what is in every row of a shard (the id of a query, the number of a round), with the
             number of its shard and its row there.
@@ -53,6 +54,7 @@ class Manifest:
     participants: dict[str, Any]
     noise: dict[str, Any]
     ledger: dict[str, Any] | None
+    record: dict[str, Any]
     shards: list[dict[str, Any]]
     rows: dict[str, list[int]]
 
@@ -92,7 +94,11 @@ class Manifest:
             content = json.loads(data)
             stated = content.pop("digest")
             if content["format"] != FORMAT:
-                raise ReleaseError(f"{path} has format {content['format']!r}, not {FORMAT}")
+                raise ReleaseError(
+                    f"{path} has format {content['format']!r}, and this version reads {FORMAT}; "
+                    f"read it with the version that made it, {content.get('software')!r}, or ask "
+                    "for a release of this version"
+                )
             if stated != _digest(content) or _written(content | {"digest": stated}) != data:
                 raise ReleaseError(
                     f"{path} is damaged: it is not what its digest says; ask for the release again"

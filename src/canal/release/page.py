@@ -30,6 +30,9 @@ h1 .paper b { color: var(--soft); }
 .strip { display: flex; flex-wrap: wrap; gap: .75rem 2.5rem; margin: 1.75rem 0 0; }
 .strip dt, th, .field { color: var(--soft); font-size: .8125rem; font-weight: 400; }
 dd { margin: 0; }
+.facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .4rem 1.5rem;
+  margin: 0; }
+.facts dt { color: var(--soft); }
 section { display: grid; grid-template-columns: 11rem minmax(0, 1fr); gap: 0 2rem;
   margin-top: 2rem; padding-top: 1.25rem; border-top: 1px solid var(--rule); }
 section > * { grid-column: 2; }
@@ -152,6 +155,12 @@ def table(
         f'<div class="box"><table class="{style}"><thead><tr>{top}</tr></thead>\n'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and what they stand for, HTML, one pair below the other."""
+    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{content}</dd>\n" for name, content in rows)
+    return f'<dl class="facts">{pairs}</dl>'
 
 
 def sentences(words: Iterable[str]) -> str:

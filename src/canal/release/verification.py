@@ -69,6 +69,7 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     checks.look("statement", lambda: _statement(release.manifest))
     checks.look("noise", lambda: _noise(release))
     checks.look("repeats", lambda: _repeats(release))
+    checks.record(release.manifest)
     checks.card(release.manifest, render)
     checks.ledger(release.manifest, ledger)
     return checks.found

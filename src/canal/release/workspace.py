@@ -4,6 +4,7 @@
 `claim.json`        what the run is: plan, teachers, queries, by digest; it stays
 `plan.json`         every number that is fixed before a private tensor is read; it stays
 `mechanism.json`    every number that is fixed before the features are read; it stays
+`record.json`       what its makers say about the release, as it was when it was paid for; it stays
 `secret`            the key of all noise; destroyed when the release is finished
 `statistics.json`   caps and importance as published, once they were drawn
 `release/`          what will be published; moved to its place in one step, when it is complete
@@ -47,6 +48,7 @@ class Workspace:
         self.private = self.out.with_name(self.out.name + ".private")
         self.staging = self.private / "release"
         self.statistics = self.private / "statistics.json"
+        self.record = self.private / "record.json"
         self._claim = self.private / "claim.json"
         self._secret = self.private / "secret"
         self._finished = self.private / "finished"
@@ -156,6 +158,7 @@ class Workspace:
         if self._secret.exists():
             return Secret.load(self._secret)
         self._clear()
+        self.record.unlink(missing_ok=True)  # another secret makes another release
         return Secret.create(self._secret)
 
     def publish(self) -> None:

@@ -1,0 +1,151 @@
+"""The record: what the makers of a release say about it, beside what follows from its plan.
+
+It is public. It is fixed when the release is claimed and paid for, and kept in the private folder,
+so that a run that was cut off publishes the record that it began with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from canal.errors import InvalidValueError, ReleaseError
+from canal.files import fsync_folder, replace_file
+from canal.release.agreement import written
+from canal.version import code_digest
+
+LONGEST = 500
+_SAID = ("purpose", "contact")
+_HEX = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True)
+class About:
+    """What the makers of a release say about it; all of it is published.
+
+    Args:
+        purpose: what the release is for; empty: not stated.
+        contact: who answers questions about it; empty: not stated.
+        overlap: how cohorts and queries were compared, and that nobody is in two of them; plain
+            values that tell nothing of a patient. None: not compared.
+        date: day of the release, `YYYY-MM-DD`; today (UTC) if not given.
+    """
+
+    purpose: str = ""
+    contact: str = ""
+    overlap: Mapping[str, Any] | None = None
+    date: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in _SAID:
+            _check_said(name, getattr(self, name))
+        if self.date is not None:
+            _check_date(self.date)
+
+    def to_record(self) -> dict[str, Any]:
+        """The record of a release that begins now."""
+        return {
+            "date": today() if self.date is None else self.date,
+            "purpose": self.purpose,
+            "contact": self.contact,
+            "code": [code_digest()],
+            "overlap": None if self.overlap is None else dict(self.overlap),
+        }
+
+
+def today() -> str:
+    """The day in UTC; that of `SOURCE_DATE_EPOCH`, in seconds, where it is set.
+
+    With that variable a seeded release has the same bytes on every day.
+    """
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if not fixed:
+        return datetime.now(UTC).date().isoformat()
+    try:
+        return datetime.fromtimestamp(int(fixed), UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidValueError(
+            f"SOURCE_DATE_EPOCH = {fixed!r} must be a number of seconds since 1970; unset it"
+        ) from error
+
+
+def keep(path: Path, about: About) -> dict[str, Any]:
+    """The record in a file: the one that is there, or a new one.
+
+    Args:
+        path: of the file, in the private folder.
+        about: what the makers say.
+
+    Raises:
+        ReleaseError: they said something else when the release began.
+    """
+    check_kept(path, about)
+    code = code_digest()
+    record = _read(path) if path.is_file() else about.to_record()
+    if code not in record["code"]:  # it was finished with other code than it was begun with
+        record["code"].append(code)
+    if not path.is_file() or _read(path) != record:
+        replace_file(path, written(record))
+        fsync_folder(path.parent)
+    return record
+
+
+def check_kept(path: Path, about: About) -> None:
+    """Refuse another purpose or contact than the release began with."""
+    if not path.is_file():
+        return
+    record = _read(path)
+    for name in _SAID:
+        if record[name] != getattr(about, name):
+            raise ReleaseError(
+                f"{path.parent.name} holds a release that began with {name} {record[name]!r}, not "
+                f"{getattr(about, name)!r}; give the {name} that it began with, or choose another "
+                "--out"
+            )
+
+
+def check_record(record: Mapping[str, Any]) -> str:
+    """Refuse a record that no release of ours has; say what it states.
+
+    Args:
+        record: of a manifest.
+    """
+    try:
+        for name in _SAID:
+            _check_said(name, record[name])
+        _check_date(record["date"])
+        if not record["code"] or not all(len(c) == 64 and set(c) <= _HEX for c in record["code"]):
+            raise ReleaseError("the record has a code digest that is no SHA-256")
+        if not (record["overlap"] is None or isinstance(record["overlap"], dict)):
+            raise ReleaseError("the record says nothing readable about overlap")
+    except (InvalidValueError, LookupError, TypeError) as error:
+        raise ReleaseError(f"the record of the release is damaged: {error}") from error
+    return f"of {record['date']}, purpose {'stated' if record['purpose'] else 'not stated'}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise ReleaseError(f"{path} is damaged; restore it from a copy") from error
+
+
+def _check_said(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > LONGEST or not (value + " ").isprintable():
+        raise InvalidValueError(
+            f"{name} = {value!r} must be one line of at most {LONGEST} readable characters"
+        )
+
+
+def _check_date(value: object) -> None:
+    try:
+        if isinstance(value, str) and date.fromisoformat(value).isoformat() == value:
+            return
+    except ValueError:
+        pass
+    raise InvalidValueError(f"date = {value!r} must be a day, YYYY-MM-DD")
