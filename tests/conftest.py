@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,16 @@ os.environ["SOURCE_DATE_EPOCH"] = "1767225600"  # 2026-01-01
 # Deterministic: a commit that passes once passes again. No deadline: machines differ.
 settings.register_profile("canal", deadline=None, derandomize=True)
 settings.load_profile("canal")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keys():
+    """Keys of all tests go where they are gone afterwards, though many runs here are killed."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="canal-tests-", dir=memory) as folder:
+        os.environ["CANAL_KEYS"] = folder
+        yield folder
+        del os.environ["CANAL_KEYS"]
 
 
 @pytest.fixture(autouse=True)

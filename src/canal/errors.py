@@ -27,12 +27,20 @@ class SecretError(CanalError):
     """The secret behind the noise is missing, exposed, or already destroyed."""
 
 
+class SecretLostError(SecretError):
+    """It is gone for good, or others may know it: its release cannot be resumed."""
+
+
 class LedgerError(CanalError):
     """The ledger cannot be read, has no such budget, or a request contradicts what it holds."""
 
 
 class LedgerTamperedError(LedgerError):
     """The chain of hashes does not hold: a row was edited, removed or moved."""
+
+
+class CommittedError(LedgerError):
+    """The charge was used for something else already."""
 
 
 class BudgetExceededError(LedgerError):

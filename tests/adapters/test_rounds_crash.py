@@ -1,6 +1,5 @@
 """Killed anywhere, the same arguments finish a release of adapters: same bytes, one charge."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -17,8 +16,8 @@ from adapters.place import Killed, Place, assert_charged_once
 from canal.adapters.cohorts import LocalCohorts
 from canal.adapters.mechanism import COUNT_STEP
 from canal.adapters.verification import verify
+from release.place import SECRET, keys_in
 
-SECRET = hashlib.sha256(b"thirty-two bytes, the same in every run").digest()
 WORKER = Path(__file__).parent / "rounds_worker.py"
 
 
@@ -36,16 +35,25 @@ def killing(monkeypatch, at):
 
 
 def assert_nothing_is_half_done(place, reference):
-    """Published whole or not at all; what was paid for can still be made."""
+    """Whole or not at all, never beside its key; what was paid for can still be made."""
+    sealed = (place.private / "release" / "manifest.json").exists()
     if place.out.exists():
         assert place.files() == reference
-    elif place.charges():
+        assert not keys_in(place.out.parent.parent)
+    elif place.charges() and not sealed:
         assert place.secret.read_bytes() == SECRET
     if place.charges("commit"):
-        assert place.out.exists()
+        assert place.out.exists() or sealed
 
 
 COUNTED = {"count": 0.05, "rounds": 2}
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path, monkeypatch):
+    """Where keys go."""
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setenv("CANAL_KEYS", str(tmp_path / "memory"))
 
 
 @pytest.fixture
@@ -79,7 +87,8 @@ def test_killed_anywhere_the_same_arguments_finish_it(
         make_release(place.out, plan=COUNTED, ledger=place.ledger)
         assert place.files() == whole
         assert_charged_once(place)
-        assert not place.secret.exists()
+        assert not os.path.lexists(place.secret)
+        assert not keys_in(place.out.parent.parent)
         assert all(check.passed for check in verify(place.out, place.ledger))
 
 
@@ -127,8 +136,8 @@ def test_rounds_that_were_done_are_not_asked_for_again(places, make_release, mak
     assert [each.number for each in told] == [1, 2, 3]
 
 
-def test_the_secret_does_not_wait_for_a_site_that_is_away(places, make_release, monkeypatch):
-    """Once the release is out, it could take the noise off what everybody has."""
+def test_nothing_is_published_while_a_site_is_away(places, make_release, monkeypatch):
+    """It has a key of its own, and has not destroyed it; ours does not wait."""
     place = places()
 
     def away(cohorts, manifest):
@@ -138,8 +147,8 @@ def test_the_secret_does_not_wait_for_a_site_that_is_away(places, make_release, 
         patched.setattr(LocalCohorts, "finish", away)
         with pytest.raises(Killed):
             make_release(place.out, ledger=place.ledger)
-    assert (place.out / "manifest.json").is_file()
-    assert not place.secret.exists()
+    assert not place.out.exists()
+    assert not os.path.lexists(place.secret)
     make_release(place.out, ledger=place.ledger)
     assert_charged_once(place)
     assert all(check.passed for check in verify(place.out, place.ledger))

@@ -8,6 +8,7 @@ import pytest
 
 from canal.errors import (
     BudgetExceededError,
+    CommittedError,
     InvalidValueError,
     LedgerError,
     UnknownUnitError,
@@ -161,11 +162,13 @@ def test_several_cohorts_get_a_budget_together_or_not_at_all(ledger):
 
 
 def test_a_commit_keeps_the_digest_of_what_was_published(ledger):
-    """Once: whoever commits again with other words changes nothing."""
+    """One charge pays for one content: whoever commits another to it is refused."""
     charges = [Charge("north", "patient", 0.5), Charge("queries", "image", 0.01)]
     ledger.reserve("a", charges, note="release 1")
     ledger.commit("a", note="digest of a manifest")
-    ledger.commit("a", note="digest of a forgery")
+    ledger.commit("a", note="digest of a manifest")
+    with pytest.raises(CommittedError, match="other content"):
+        ledger.commit("a", note="digest of a forgery")
     notes = [(row.action, row.note) for row in ledger.rows() if row.key == "a"]
     assert notes == [("reserve", "release 1")] * 2 + [("commit", "digest of a manifest")] * 2
     ledger.verify()

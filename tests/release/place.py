@@ -5,6 +5,7 @@ import hashlib
 from collections import Counter
 
 from canal.privacy import Ledger
+from canal.release.manifest import MANIFEST
 from canal.release.verification import verify
 
 SECRET = hashlib.sha256(b"thirty-two bytes, the same in every run").digest()
@@ -27,6 +28,8 @@ class Place:
         self.out = folder / "release"
         self.private = folder / "release.private"
         self.secret = self.private / "secret"
+        self.memory = folder / "memory"  # where keys go
+        self.memory.mkdir()
         self.ledger = Ledger(folder / "ledger.sqlite")
 
     def give_secret(self):
@@ -48,20 +51,28 @@ class Place:
         return {key for key, *_ in self.charges()}
 
 
+def keys_in(*folders):
+    """Files that hold the secret, wherever they are."""
+    found = [path for folder in folders for path in folder.rglob("*")]
+    return [path for path in found if path.is_file() and holds(path, SECRET)]
+
+
 def assert_nothing_is_half_done(place, reference):
-    """After a kill: published whole or not at all; the secret safe, and never paid for and lost."""
-    published = place.out.exists()
+    """After a kill: whole or not at all, never beside its key; nothing is paid for and lost."""
+    published, sealed = place.out.exists(), (place.private / "release" / MANIFEST).exists()
     if published:
         assert place.files() == reference
         assert not [check for check in verify(place.out) if check.passed is False]
-    for kept in place.private.glob("*secret*"):
-        assert kept.stat().st_mode & 0o777 == 0o600
-    if place.private.exists():
-        assert place.private.stat().st_mode & 0o777 == 0o700
-    if place.paid() and not published:
+        assert not keys_in(place.out.parent)
+    for kept in [*place.private.glob("*secret*"), *place.memory.rglob("secret")]:
+        if kept.exists():  # a link is made before that to which it leads
+            assert kept.stat().st_mode & 0o777 == 0o600
+    for folder in (place.private, *place.memory.iterdir()):
+        assert not folder.exists() or folder.stat().st_mode & 0o777 == 0o700
+    if place.paid() and not published and not sealed:
         assert place.secret.read_bytes() == SECRET
     if place.charges("commit"):
-        assert published
+        assert published or sealed
 
 
 def assert_charged_once(place):
@@ -77,16 +88,14 @@ def assert_finished(place, reference):
     assert place.files() == reference
     assert_charged_once(place)
     assert all(check.passed for check in verify(place.out, place.ledger))
-    assert not place.secret.exists()
     left = [*place.out.iterdir(), *place.private.rglob("*")]
     assert not {"release", "statistics.json"} & {path.name for path in left}
-    assert not [path for path in left if path.suffix == ".part"]
-    assert not [path for path in left if path.is_file() and holds(path, SECRET)]
+    assert not [path for path in left if path.suffix == ".part" or "secret" in path.name]
+    assert not keys_in(place.out.parent)
+    assert not list(place.memory.iterdir())
 
 
 def keep_the_secret(place):
     """Where a run was stopped before it kept its secret, nothing depends on it: give it ours."""
     if not place.paid() and not place.secret.exists():
-        for unkept in place.private.glob(".secret-*"):
-            unkept.unlink()
         place.give_secret()

@@ -5,14 +5,14 @@ line on standard input is one task; a child of its own does it, and may die of i
 
 ==============  ==================================================================================
 `out`           where to publish
-`ledger`        to charge; a file that is there
+`ledger`        to charge; a file that is there, and `memory` beside it, for keys
 `plan`          as `Plan.to_json`
 `repaint`       id of a query to ask about with other pixels
 `seed`          of a research run
 `system_gives`  in hex, what the operating system gives as a secret; without it, whatever it gives
 `kill_at`       the step at which the child kills itself: a line of our own code, an instruction
                 of SQLite's machine, or an operation on files
-`fail_at`       the operation on files that fails: an open, rename, mkdir, link, unlink or fsync
+`fail_at`       the operation on files that fails: an open, rename, mkdir, link, unlink, fsync …
 `errno`         how it fails
 ==============  ==================================================================================
 
@@ -45,7 +45,8 @@ OURS = {
     module.__file__
     for name, module in sys.modules.items()
     if name.startswith("canal.release.")
-    or name in {"canal.files"} | {f"canal.privacy.{n}" for n in ("chain", "ledger", "randomness")}
+    or name in {"canal.files"}
+    or name in {f"canal.privacy.{n}" for n in ("chain", "keystore", "ledger", "randomness")}
 }
 # Entering one of these begins a phase, which lasts until the next begins.
 PHASES = {
@@ -56,11 +57,16 @@ PHASES = {
     "_Run._statistics": "statistics",
     "_Run._shards": "shards",
     "_Run._manifest": "manifest",
-    "Workspace.publish": "publish",
+    "Workspace.seal": "seal",
     "Ledger.commit": "commit",
-    "Workspace.finish": "destroy",
+    "Workspace.destroy": "destroy",
+    "LocalSites.finish": "tell",
+    "Workspace.publish": "publish",
+    "Workspace.finish": "finish",
 }
-FILE_OPERATIONS = {"open", "os.rename", "os.mkdir", "os.link", "os.remove", "os.rmdir"}
+FILE_OPERATIONS = {"open"} | {
+    f"os.{name}" for name in ("rename", "mkdir", "link", "symlink", "remove", "rmdir")
+}
 SHARD_ROWS = 16  # forty queries make three shards
 
 
@@ -172,6 +178,7 @@ class Server:
         if task.get("system_gives"):
             secrets.token_bytes = lambda count: bytes.fromhex(task["system_gives"])
         folder, said = str(Path(task["out"]).parent), {}
+        os.environ["CANAL_KEYS"] = f"{folder}/memory"
         fault = Fault(folder, task["fail_at"], task["errno"]) if "fail_at" in task else None
         countdown = Countdown(folder, task["kill_at"], tell) if "kill_at" in task else None
         try:

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -30,7 +31,7 @@ from release.place import (
 CANAL = Path(sys.executable).parent / "canal"
 PHASES = (
     *("open", "secret", "pay", "claim", "statistics"),
-    *("shards", "manifest", "publish", "destroy", "commit"),
+    *("shards", "manifest", "seal", "commit", "destroy", "tell", "publish", "finish"),
 )
 BEFORE_THE_CLAIM = ("before", "open", "secret", "pay")
 
@@ -107,7 +108,7 @@ def test_killed_anywhere_the_same_command_finishes_it(
     points = [rng.choice(steps_of(phases, phase)) for phase in PHASES]
     if preset == "honest":
         points += [step + 1 for step in operations[part::3]]
-    while len(points) < (26 if preset == "honest" else 12):  # 100 in all
+    while len(points) < (26 if preset == "honest" else 14):  # 100 in all
         points.append(rng.randrange(1, phases[-1][1]))
     for number, point in enumerate(points):
         place = places(preset)
@@ -140,7 +141,7 @@ def test_after_a_kill_other_arguments_are_refused_or_charged_anew(
     assert other.keys() == reference.keys()
     assert not set(other.values()) & set(reference.values())
     rng, refused, anew = random.Random(11), 0, 0
-    for phase in ("secret", "pay", "claim", "statistics", "shards", "publish", "destroy"):
+    for phase in ("secret", "pay", "claim", "statistics", "shards", "commit", "publish"):
         place = places()
         mine = (place.out, place.ledger.path, make_plan())
         theirs = (place.out, place.ledger.path, make_plan(epsilon=change.get("epsilon", 8.0)))
@@ -227,20 +228,43 @@ def test_a_finished_release_made_again_is_the_same_and_free(work, make_plan, pla
     assert (place.files(), place.ledger.rows()) == (before, rows)
 
 
+@pytest.mark.parametrize("phase", ["claim", "manifest"])
 def test_without_its_secret_a_release_is_another_one_and_charged_anew(
-    work, make_plan, places, undisturbed
+    phase, work, make_plan, places, undisturbed
 ):
-    """The secret of a release that was nearly done is lost: nothing of it is taken over."""
+    """Memory was cleared by a reboot. Nobody is charged again before somebody decided it."""
     reference, phases, _ = undisturbed()
     place = places()
     arguments = (place.out, place.ledger.path, make_plan())
-    work(*arguments, kill_at=steps_of(phases, "manifest")[0], system_gives=SECRET.hex())
+    work(*arguments, kill_at=steps_of(phases, phase)[0], system_gives=SECRET.hex())
     assert len(place.paid()) == 1
-    place.secret.unlink()
+    assert place.secret.is_symlink()
+    shutil.rmtree(place.secret.readlink().parent)
+    for _ in range(2):
+        said = work(*arguments)
+        assert said["error"] == "SecretLostError"
+        for words in ("stays charged", f"remove {place.private}", "charged anew"):
+            assert words in said["says"]
+        assert "\n" not in said["says"]
+        assert len(place.paid()) == 1
+    shutil.rmtree(place.private)
     assert "error" not in work(*arguments)
     assert len(place.paid()) == 2
     assert not set(place.files().values()) & set(reference.values())
     assert all(check.passed for check in verify(place.out, place.ledger))
+
+
+def test_sealed_a_release_needs_no_secret_any_more(work, make_plan, places, undisturbed):
+    """A reboot between the last noise and the publication costs nothing."""
+    reference, phases, _ = undisturbed()
+    for phase in ("commit", "destroy", "tell", "publish"):
+        place = places()
+        arguments = (place.out, place.ledger.path, make_plan())
+        work(*arguments, kill_at=steps_of(phases, phase)[-1], system_gives=SECRET.hex())
+        for kept in place.memory.iterdir():
+            shutil.rmtree(kept)
+        assert "error" not in work(*arguments)
+        assert_finished(place, reference)
 
 
 def test_killed_while_the_ledger_is_started(tmp_path):

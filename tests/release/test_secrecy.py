@@ -1,13 +1,18 @@
 """What is private stays out of the folder: the secret of the noise, digests of networks."""
 
 import hashlib
+import os
+from contextlib import nullcontext
 
 import pytest
 
-from canal.errors import FederationError
+from canal.adapters.kinds import open_release
+from canal.errors import FederationError, ReleaseError
+from canal.privacy import Secret
 from canal.release.aggregator import create
 from canal.release.options import Options
 from canal.release.sites import LocalSites
+from canal.release.store import Release
 from canal.release.verification import verify
 from release.place import UNITS, holds
 
@@ -30,10 +35,10 @@ def test_the_secret_is_kept_for_its_owner_and_then_destroyed(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and holds(path, secret)]
 
 
-def test_the_secret_does_not_wait_for_a_site_that_is_away(
+def test_nothing_is_published_beside_a_key_of_its_noise(
     ensemble, queries, make_plan, ledger, tmp_path, monkeypatch
 ):
-    """Once the release is out, it could take the noise off what everybody has."""
+    """Sites have keys of their own: while one is away, nothing is out; nor does our key wait."""
 
     def away(sites, manifest):
         raise FederationError("no answer")
@@ -42,10 +47,49 @@ def test_the_secret_does_not_wait_for_a_site_that_is_away(
         patched.setattr(LocalSites, "finish", away)
         with pytest.raises(FederationError):
             create(tmp_path / "release", ensemble, queries, make_plan(), ledger=ledger)
-    assert (tmp_path / "release" / "manifest.json").is_file()
-    assert not (tmp_path / "release.private" / "secret").exists()
+    assert not (tmp_path / "release").exists()
+    assert not os.path.lexists(tmp_path / "release.private" / "secret")
     made = create(tmp_path / "release", ensemble, queries, make_plan(), ledger=ledger)
     assert all(check.passed for check in verify(made.path, ledger))
+
+
+@pytest.fixture
+def kept(ensemble, queries, make_plan, ledger, tmp_path):
+    """A release, and its key put back beside it, as from a copy of the private folder."""
+    out, path = tmp_path / "release", tmp_path / "release.private" / "secret"
+    values = set()
+    options = Options(progress=lambda count: values.add(path.read_bytes()))
+    create(out, ensemble, queries, make_plan(), ledger=ledger, options=options)
+    (value,) = values
+    return out, Secret.keep(value, path)
+
+
+def test_a_key_that_is_left_is_seen_by_whoever_reads(kept, ledger):
+    out, _ = kept
+    failed = {check.what: check.detail for check in verify(out, ledger) if check.passed is False}
+    assert failed.keys() == {"key"}
+    assert "anyone can take the noise off" in failed["key"]
+    for read in (Release.open, open_release):
+        with pytest.raises(ReleaseError, match="once more, which destroys it"):
+            read(out)
+    Secret.destroy(out.with_name("release.private") / "secret")
+    assert all(check.passed for check in verify(out, ledger))
+
+
+@pytest.mark.parametrize("epsilon", [8.0, 4.0])
+def test_a_key_that_is_left_is_destroyed_by_the_next_run(
+    kept, epsilon, ensemble, queries, make_plan, ledger, tmp_path
+):
+    """Whatever it is asked for: the key is that of what is published."""
+    out, secret = kept
+    rows = ledger.rows()
+    with nullcontext() if epsilon == 8.0 else pytest.raises(ReleaseError, match="another plan"):
+        create(out, ensemble, queries, make_plan(epsilon=epsilon), ledger=ledger)
+    assert ledger.rows() == rows
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and holds(path, secret.value)
+    ]
+    assert all(check.passed for check in verify(out, ledger))
 
 
 @pytest.mark.parametrize("preset", UNITS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from canal.errors import LedgerError, ReleaseError, SecretError
+from canal.errors import LedgerError, ReleaseError, SecretLostError
 from canal.models.tap import Tap
 from canal.privacy import Ledger
 from canal.release import aggregator
@@ -42,16 +42,42 @@ def test_shards_of_an_exposed_secret_are_not_published(
 ):
     """Whoever read the secret could take the noise off; with a new one, all of it is drawn anew."""
     private = tmp_path / "release.private"
-    known = (private / "release" / "features-00000.safetensors").read_bytes()
+    shard = private / "release" / "features-00000.safetensors"
+    known = shard.read_bytes()
     (private / "secret").chmod(0o644)
-    with pytest.raises(SecretError, match="others may have read"):
+    with pytest.raises(SecretLostError, match="others may have read"):
         create(stopped, ensemble, queries, make_plan(), ledger=ledger)
+    assert not shard.exists()
     (private / "secret").unlink()
+    with pytest.raises(SecretLostError, match="charged anew"):
+        create(stopped, ensemble, queries, make_plan(), ledger=ledger)
+    shutil.rmtree(private)
     create(stopped, ensemble, queries, make_plan(), ledger=ledger)
     assert (stopped / "features-00000.safetensors").read_bytes() != known
     assert all(check.passed for check in verify(stopped, ledger))
     reserved = {row.key for row in ledger.rows() if row.action == "reserve"}
     assert len(reserved) == 2  # the second secret is a second release, and paid for
+
+
+def test_a_sealed_release_of_an_exposed_secret_is_not_published(
+    tmp_path, ensemble, queries, make_plan, ledger, monkeypatch
+):
+    """Nor later, when the secret is gone."""
+    out, private = tmp_path / "release", tmp_path / "release.private"
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", stop)
+        with pytest.raises(Stop):
+            create(out, ensemble, queries, make_plan(), ledger=ledger)
+    (private / "secret").chmod(0o604)
+    for _ in range(2):
+        with pytest.raises(SecretLostError, match="charged anew"):
+            create(out, ensemble, queries, make_plan(), ledger=ledger)
+        (private / "secret").unlink(missing_ok=True)
+    assert not out.exists()
+
+
+def stop(*_, **__):
+    raise Stop
 
 
 def test_another_layer_or_network_is_another_release(stopped, ensemble, queries, make_plan, ledger):
@@ -64,21 +90,56 @@ def test_another_layer_or_network_is_another_release(stopped, ensemble, queries,
         create(stopped, moved, queries, make_plan(), ledger=ledger)
 
 
-def test_a_key_is_published_with_one_content_only(
-    tmp_path, ensemble, queries, make_plan, ledger, monkeypatch
+@pytest.fixture
+def copied(stopped, tmp_path, monkeypatch):
+    """A second copy of the private folder, link or file; where it would publish."""
+
+    def copy(links):
+        (tmp_path / "copy").mkdir()
+        private = tmp_path / "copy" / "release.private"
+        shutil.copytree(tmp_path / "release.private", private, symlinks=links)
+        return tmp_path / "copy" / "release"
+
+    return copy
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_two_copies_of_a_private_folder_publish_one_content(
+    links, copied, stopped, tmp_path, ensemble, queries, make_plan, ledger, monkeypatch
 ):
-    """Killed before the secret was destroyed, and the folder moved away."""
-    out = tmp_path / "release"
+    """Both were stopped before their commit; the second comes to other bytes, of the same noise."""
+    other, arguments = copied(links), (ensemble, queries, make_plan())
+    if links:  # both keys are one; the second reaches its commit before the first destroys it
+        with monkeypatch.context() as patch:
+            patch.setattr(aggregator, "SOFTWARE", "canal of tomorrow")
+            patch.setattr(Ledger, "commit", stop)
+            with pytest.raises(Stop):
+                create(other, *arguments, ledger=ledger)
+    create(stopped, *arguments, ledger=ledger)
+    rows = ledger.rows()
     with monkeypatch.context() as patch:
-        patch.setattr("canal.release.workspace.Workspace.finish", lambda self: None)
+        patch.setattr(aggregator, "SOFTWARE", "canal of tomorrow")
+        with pytest.raises(ReleaseError, match="released before with other content, from a copy"):
+            create(other, *arguments, ledger=ledger)
+    assert ledger.rows() == rows
+    assert not other.exists()
+    left = {path.name for path in other.with_name("release.private").iterdir()}
+    assert "finished" in left
+    assert not left & {"secret", ".secret", "release", "statistics.json"}
+    with pytest.raises(ReleaseError, match="choose another --out"):
+        create(other, *arguments, ledger=ledger)
+
+
+def test_two_copies_that_come_to_the_same_bytes_are_one_release(
+    copied, stopped, ensemble, queries, make_plan, ledger
+):
+    other = copied(False)
+    for out in (stopped, other):
         create(out, ensemble, queries, make_plan(), ledger=ledger)
-    out.rename(tmp_path / "moved")
-    render = aggregator.render
-    monkeypatch.setattr(aggregator, "SOFTWARE", "canal of tomorrow")
-    monkeypatch.setattr(aggregator, "render", lambda manifest: render(manifest) + " ")
-    with pytest.raises(ReleaseError, match="released before with other content"):
-        create(out, ensemble, queries, make_plan(), ledger=ledger)
-    assert not out.exists()
+        assert all(check.passed for check in verify(out, ledger))
+    assert len([row for row in ledger.rows() if row.action == "commit"]) == len(
+        [row for row in ledger.rows() if row.action == "reserve"]
+    )
 
 
 def test_a_foreign_release_in_our_place_is_not_taken_for_ours(

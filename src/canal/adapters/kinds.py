@@ -24,10 +24,8 @@ def open_release(path: Path | str) -> AnyRelease:
     Raises:
         ReleaseError: no release, or a damaged one.
     """
-    path = Path(path)
-    manifest = Manifest.read(path)
-    kind = AdapterRelease if manifest.kind == ADAPTERS else Release
-    return kind(path, manifest)
+    kind = AdapterRelease if Manifest.read(Path(path)).kind == ADAPTERS else Release
+    return kind.open(path)
 
 
 def verify(path: Path | str, ledger: Ledger | None = None) -> list[Check]:

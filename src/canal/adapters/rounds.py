@@ -5,7 +5,8 @@
 3. *Count* the patients, if their number is not public.
 4. *Rounds*: the network of this round follows from the sums of earlier ones; every site adds up
    what its patients say; noise is added once; the sum is on disk before the next round begins.
-5. *Publish* in one step, destroy the secret, note it in the ledger and at all sites.
+5. *Publish* (`canal.release.publication.publish`): note it in the ledger, destroy the secret, have
+   all sites do the same, and only then move the folder to its place.
 
 After `kill -9` anywhere, the same arguments lead to the same bytes and to one charge: a round that
 was cut off is the same round again, with the same noise.
@@ -39,19 +40,18 @@ from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret
 from canal.release.agreement import SECRET, digest
 from canal.release.conditions import check_cohorts
-from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
+from canal.release.manifest import SOFTWARE, Manifest
 from canal.release.noise import Noise
 from canal.release.publication import (
     check_protection,
-    check_unpublished,
-    commit,
     paid,
+    publish,
     secret_of,
     telling,
 )
 from canal.release.record import About, check_kept, keep
 from canal.release.shard import Shard, describe_shard, shard_name, write_shard
-from canal.release.workspace import Workspace
+from canal.release.workspace import Workspace, charge_key
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ def aggregate(
     about = About() if about is None else about
     with telling(workspace), workspace.open(claim):
         check_kept(workspace.record, about)
-        if not workspace.is_published():
-            secret = secret_of(workspace, seed)
+        if not workspace.is_published() and not workspace.is_sealed:
+            secret = secret_of(workspace, plan, seed)
             run = _Run(
                 *(workspace, cohorts, start, agreement, mechanism),
                 *(secret, digest(claim), ledger, paired, report),
@@ -169,14 +169,8 @@ def aggregate(
             receipt = run.pay()
             workspace.claim(claim)
             run.make(receipt, keep(workspace.record, about))
-        release = AdapterRelease.open(workspace.out)
-        if release.manifest.plan != plan.to_json():
-            raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
-        # First of all: what follows may wait for a ledger, or for a site that is away.
-        workspace.finish()
-        commit(ledger, release.manifest)
-        cohorts.finish(release.manifest)
-    return release
+        publish(workspace, plan, _names(plan.rounds), ledger, cohorts.finish)
+    return AdapterRelease.open(workspace.out)
 
 
 @dataclass(frozen=True)
@@ -211,7 +205,7 @@ class _Run:
 
     def pay(self) -> dict[str, Any] | None:
         """Charge everyone, once; the key tells nothing without the secret."""
-        key = self.secret.key(b"ledger", self.claim).hex()
+        key = charge_key(self.secret, self.claim)
         due = charges(self.mechanism.calibrated, self.cohorts.names) if self.private else []
         if due and self.ledger is not None:
             self.ledger.reserve(key, due, note=f"adapters {self.workspace.out.name}")
@@ -227,13 +221,9 @@ class _Run:
         patients = self._count(mechanism)
         shards = list(self._rounds(mechanism, patients))
         manifest = self._manifest(mechanism, patients, shards, receipt, record)
-        check_unpublished(self.ledger, manifest)
-        staging = self.workspace.staging
         if self.start.public.basis is not None:
-            write_basis(staging, self.start.public.basis)
-        replace_file(staging / CARD, render(manifest).encode())
-        replace_file(staging / MANIFEST, manifest.to_bytes())
-        self.workspace.publish()
+            write_basis(self.workspace.staging, self.start.public.basis)
+        self.workspace.seal(render(manifest).encode(), manifest.to_bytes())
 
     def _count(self, mechanism: Mechanism) -> float:
         """N: as it was stated, or counted with noise; at least one."""
@@ -319,5 +309,10 @@ class _Run:
             ledger=receipt,
             record=record,
             shards=[shard.to_json() for shard in shards],
-            rows={f"round {number}": [number, 0] for number in range(len(shards))},
+            rows={name: [number, 0] for number, name in enumerate(_names(len(shards)))},
         )
+
+
+def _names(rounds: int) -> list[str]:
+    """The rows of a manifest."""
+    return [f"round {number}" for number in range(rounds)]

@@ -53,12 +53,13 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     checks, opened = Checks(path), []
 
     def manifest() -> str:
-        opened.append(AdapterRelease.open(path))
+        opened.append(AdapterRelease(path, Manifest.read(path)))
         return f"{len(opened[0])} rounds, digest {opened[0].manifest.digest[:12]}"
 
     if not checks.look("manifest", manifest):
         return checks.found
     release = opened[0]
+    checks.key()
     checks.files(release.manifest, [BASIS] if release.plan.directions else [])
     if release.plan.directions:
         checks.look("basis", lambda: _basis(release))

@@ -1,8 +1,8 @@
 """A site's journal of one release: what it agreed to, and what it said, word for word.
 
 ========================  =======================================================================
-`keys`                    of the masks, mode 0600; destroyed when the release is finished
-`secret`                  of the site's noise, mode 0600; destroyed with them
+`keys`                    of the masks (in memory, `canal.privacy.keystore`); destroyed at the end
+`secret`                  of the site's noise, likewise; destroyed with them
 `member.json`             the site's entry of the roster, signed
 `agreement.json`          what was agreed to; it stays
 `queries/`                the recipient's images, as they came
@@ -23,20 +23,23 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from canal.errors import RefusalError
+from canal.errors import RefusalError, SecretLostError
 from canal.federation.masks import Keys
 from canal.federation.message import digest_of
 from canal.files import fsync_folder, replace_file
+from canal.privacy.keystore import is_kept, key_store
 from canal.privacy.randomness import Secret
 from canal.release.agreement import written
 
 _DIGEST_BYTES = 32
+_log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -79,22 +82,33 @@ class Journal:
     def keys(self) -> Keys:
         """Of the masks of this session: those that are kept, or new ones."""
         path = self.folder / "keys"
-        if not path.exists():
-            self._refuse_if_finished()
-            return Keys(Secret.keep(Keys.generate().private, path).value)
-        return Keys(Secret.load(path).value)
+        kept = self._kept(path)
+        return Keys((kept or Secret.keep(Keys.generate().private, path, key_store())).value)
 
     def secret(self) -> Secret:
         """Of the noise of this session: the one that is kept, or a new one."""
         path = self.folder / "secret"
-        if not path.exists():
-            self._refuse_if_finished()
-            return Secret.create(path)
-        return Secret.load(path)
+        return self._kept(path) or Secret.create(path, key_store())
 
-    def _refuse_if_finished(self) -> None:
-        if self.finished is not None:
-            raise RefusalError("this release is finished here; a new one needs a new session")
+    def _kept(self, path: Path) -> Secret | None:
+        """What was kept there; None if nothing ever was.
+
+        Raises:
+            RefusalError: it was, and is lost; or the release is finished, and no key is due.
+        """
+        if not is_kept(path):
+            if self.finished is not None:
+                raise RefusalError("this release is finished here; a new one needs a new session")
+            return None
+        try:
+            return Secret.load(path)
+        except SecretLostError as error:
+            _log.warning("%s", error)
+            raise RefusalError(
+                "the keys of this session are lost (a restart of this host clears its memory), so "
+                "the release cannot be finished; what was charged stays charged; a new session is "
+                "another release, charged anew"
+            ) from error
 
     @property
     def member(self) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from canal.errors import BudgetExceededError, LedgerError, RefusalError
+from canal.errors import BudgetExceededError, CommittedError, LedgerError, RefusalError
 from canal.federation.lessons import Lessons
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
@@ -82,11 +82,10 @@ class Payment:
         """Note what was published in the end."""
         if not self.due:
             return
-        ledger = self._ledger
-        ledger.commit(self.terms.key, note=manifest)
-        noted = {r.note for r in ledger.rows() if r.action == "commit" and r.key == self.terms.key}
-        if noted != {manifest}:
-            raise RefusalError("this release was finished with another manifest")
+        try:
+            self._ledger.commit(self.terms.key, note=manifest)
+        except CommittedError as error:
+            raise RefusalError("this release was finished with another manifest") from error
 
 
 def _due(name: str, asked: Asked | Lessons) -> list[Charge]:

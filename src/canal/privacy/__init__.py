@@ -11,6 +11,7 @@ To be read in this order, each on its own page:
 `iteration`     what fresh noise at every training step would have cost
 `allocation`    how noise is spread over channels: uniform, water-filling, reverse
 `posterior`     positive scores from noisy ones
+`keystore`      where a key is kept on this machine
 `randomness`    the secret, its keys, and ChaCha20 streams
 `ziggurat`      standard normals from such a stream
 `lattice`       integer noise on integer sums

@@ -18,6 +18,7 @@ from typing import Literal
 
 from canal.errors import (
     BudgetExceededError,
+    CommittedError,
     InvalidValueError,
     LedgerError,
     LedgerTamperedError,
@@ -195,13 +196,23 @@ class Ledger:
 
         Args:
             key: of the reservation.
-            note: a word for people, or the digest of what was published.
+            note: a word for people, or the digest of what is published for this charge.
+
+        Raises:
+            LedgerError: never reserved, or committed with another note: one charge pays for one
+                content. Nothing is written then.
         """
         with self._chain.writing() as writer:
             reserved = [r for r in writer.rows if r.action == "reserve" and r.key == key]
             if not reserved:
                 raise LedgerError(f"release {key[:12]} was never reserved; reserve it first")
-            if not _is_committed(writer.rows, key):
+            committed = {r.note for r in writer.rows if r.action == "commit" and r.key == key}
+            if committed - {str(note)}:
+                raise CommittedError(
+                    f"the charge of release {key[:12]} was used for other content, {committed}; "
+                    "make a release of its own, which is charged anew"
+                )
+            if not committed:
                 for r in reserved:
                     writer.append(
                         "commit", r.cohort, r.unit, r.rho, draws=r.draws, key=key, note=str(note)

@@ -11,12 +11,8 @@ Departs from the design:
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import secrets
-import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +22,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from canal.errors import InvalidValueError, SecretError
-from canal.files import fsync_folder
+from canal.errors import InvalidValueError, SecretError, SecretLostError
+from canal.privacy import keystore
 
 KEY_BYTES = 32
 # Names how bits become noise. Changing the sampler changes this, and with it every key.
@@ -53,7 +49,7 @@ class Secret:
         if len(self.value) != KEY_BYTES:
             raise SecretError(f"a secret has {KEY_BYTES} bytes, not {len(self.value)}")
         if not any(self.value):
-            raise SecretError("this secret was destroyed; its release cannot be resumed")
+            raise SecretLostError("this secret was destroyed; its release cannot be resumed")
 
     def __repr__(self) -> str:
         return f"Secret({self.source})"
@@ -71,56 +67,57 @@ class Secret:
         return cls(hashlib.sha256(b"canal research seed %d" % seed).digest(), private=False)
 
     @classmethod
-    def create(cls, path: Path) -> Secret:
+    def create(cls, path: Path, store: Path | None = None) -> Secret:
         """Draw a secret from the operating system and keep it in a new file, mode 0600.
+
+        Args:
+            path: the file.
+            store: folder that the bytes go to, `path` being a link then (`canal.privacy.keystore`).
 
         Guarantees:
             The file appears whole or not at all, and never replaces another.
         """
-        return cls.keep(secrets.token_bytes(KEY_BYTES), path)
+        return cls.keep(secrets.token_bytes(KEY_BYTES), path, store)
 
     @classmethod
-    def keep(cls, value: bytes, path: Path) -> Secret:
+    def keep(cls, value: bytes, path: Path, store: Path | None = None) -> Secret:
         """Keep a secret that was drawn elsewhere in the same way."""
+        keystore.no_core_dumps()
         try:
-            # mkstemp makes it 0600 from the start, whatever the umask.
-            handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(value)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.link(part, path)
-            finally:
-                os.unlink(part)  # noqa: PTH108  # a name from mkstemp
-            fsync_folder(path.parent)
+            keystore.keep(value, path, store)
         except FileExistsError as error:
             raise SecretError(
                 f"{path} exists already; load it to go on with the release that it belongs to"
             ) from error
         except OSError as error:
             raise SecretError(
-                f"cannot keep the secret in {path}: {error.strerror}; choose a folder that you "
-                "may write to"
+                f"cannot keep the secret in {error.filename or path}: {error.strerror}; choose a "
+                "folder that you may write to"
             ) from error
         return cls(value, private=True)
 
     @classmethod
     def load(cls, path: Path) -> Secret:
-        """Read a secret that was kept, and refuse one that others could have read."""
+        """Read a secret that was kept, and refuse one that others could have read.
+
+        Raises:
+            SecretLostError: it is gone, was destroyed, or may be known to others.
+            SecretError: it cannot be read now.
+        """
+        keystore.no_core_dumps()
         try:
-            mode = stat.S_IMODE(path.stat().st_mode)
+            keystore.check_owner(path)
             value = path.read_bytes()
+        except FileNotFoundError as error:
+            raise SecretLostError(
+                f"the secret that was kept in {path} is gone (a reboot clears memory), so its "
+                "release cannot be resumed"
+            ) from error
         except OSError as error:
             raise SecretError(
-                f"cannot read the secret in {path}: {error.strerror}; a release whose secret is "
-                "gone cannot be resumed; with a new secret it is another release, charged anew"
+                f"cannot read the secret in {path}: {error.strerror}; mend that and run the same "
+                "command again"
             ) from error
-        if mode & 0o077:
-            raise SecretError(
-                f"{path} has mode {mode:04o}, so others may have read the secret; "
-                "make a new release with a new secret"
-            )
         return cls(value, private=True)
 
     @staticmethod
@@ -129,13 +126,7 @@ class Secret:
 
         Killed in between, it leaves zeros, which `load` refuses.
         """
-        with contextlib.suppress(FileNotFoundError):
-            with path.open("r+b") as file:
-                file.write(bytes(KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            path.unlink()
-            fsync_folder(path.parent)
+        keystore.erase(path)
 
     def at(self, site: str) -> Secret:
         """The secret of one site where all of them are rehearsed in one process."""

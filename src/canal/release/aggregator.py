@@ -6,7 +6,8 @@
 3. *Statistics*, with the noise that the plan fixed; every other sigma follows from them and is
    written down.
 4. *One pass* over the queries, shard by shard.
-5. *Publish* in one step, destroy the secret, note it in the ledger and at all sites.
+5. *Publish* (`canal.release.publication.publish`): note it in the ledger, destroy the secret, have
+   all sites do the same, and only then move the folder to its place.
 
 After `kill -9` anywhere the same arguments lead to the same bytes and to one charge: noise depends
 on the secret and on what is released, and on nothing else.
@@ -31,16 +32,15 @@ from canal.release.card import render
 from canal.release.charges import charges, check_queries, covers
 from canal.release.conditions import check_fit, check_plan, noise_source
 from canal.release.ensemble import Ensemble
-from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
+from canal.release.manifest import SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.noise import Noise
 from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.publication import (
     check_protection,
-    check_unpublished,
-    commit,
     paid,
+    publish,
     secret_of,
     telling,
 )
@@ -52,7 +52,7 @@ from canal.release.sites import LocalSites, Sites
 from canal.release.statement import Facts, stamp, state
 from canal.release.statistics import Statistics, compute
 from canal.release.store import FEATURES, Release
-from canal.release.workspace import Workspace
+from canal.release.workspace import Workspace, charge_key
 
 
 def passes(plan: Plan) -> int:
@@ -143,20 +143,14 @@ def aggregate(
     about = About() if about is None else about
     with telling(workspace), workspace.open(claim):
         check_kept(workspace.record, about)
-        if not workspace.is_published():
-            secret = secret_of(workspace, seed)
+        if not workspace.is_published() and not workspace.is_sealed:
+            secret = secret_of(workspace, plan, seed)
             run = _Run(workspace, sites, queries, agreement, secret, digest(claim), ledger, options)
             receipt = run.pay()
             workspace.claim(claim)
             run.make(receipt, keep(workspace.record, about))
-        release = Release.open(workspace.out)
-        if (release.manifest.plan, list(release.ids)) != (plan.to_json(), list(queries.ids)):
-            raise ReleaseError(f"{out} holds a release that is not ours; choose another --out")
-        # First of all: what follows may wait for a ledger, or for a site that is away.
-        workspace.finish()
-        commit(ledger, release.manifest)
-        sites.finish(release.manifest)
-    return release
+        publish(workspace, plan, queries.ids, ledger, sites.finish)
+    return Release.open(workspace.out)
 
 
 @dataclass(frozen=True)
@@ -200,15 +194,11 @@ class _Run:
         self.sites.publish(statistics)
         shards = list(self._shards(mechanism, statistics))
         manifest = self._manifest(mechanism, statistics, shards, receipt, record)
-        check_unpublished(self.ledger, manifest)
-        staging = self.workspace.staging
-        replace_file(staging / CARD, render(manifest).encode())
-        replace_file(staging / MANIFEST, manifest.to_bytes())
-        self.workspace.publish()
+        self.workspace.seal(render(manifest).encode(), manifest.to_bytes())
 
     def pay(self) -> dict[str, Any] | None:
         """Charge everyone, once; the key tells nothing without the secret."""
-        key = self.secret.key(b"ledger", self.claim).hex()
+        key = charge_key(self.secret, self.claim)
         if not self.private:
             self.sites.consider(self.agreement, self.secret, key)
             return None

@@ -24,6 +24,7 @@ from canal.release.digits import short
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.record import check_record
 from canal.release.shard import metadata
+from canal.release.workspace import refuse_key_left
 
 # Another processor may round the last bits of a logarithm otherwise.
 _CLOSE = 1e-9
@@ -68,6 +69,15 @@ class Checks:
         except OSError as error:
             self.found.append(Check(what, False, f"{self.path} cannot be read: {error.strerror}"))
         return bool(self.found[-1].passed)
+
+    def key(self) -> None:
+        """The key of the noise is gone, as far as that can be seen from here."""
+
+        def gone() -> str:
+            refuse_key_left(self.path)
+            return "no key of the noise lies beside it"
+
+        self.look("key", gone)
 
     def files(self, manifest: Manifest, more: Sequence[str] = ()) -> None:
         """The folder holds what the manifest lists, and nothing else."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from canal.errors import ReleaseError
 from canal.privacy.randomness import SAMPLER, Secret
@@ -92,6 +92,9 @@ class Noisy(Protocol):
     @property
     def trust(self) -> str:
         """Who adds it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
 
 
 def noise_source(plan: Noisy, *, private: bool) -> str:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from canal.errors import ReleaseError
 from canal.release.manifest import Manifest
+from canal.release.workspace import refuse_key_left
 
 
 class Folder:
@@ -29,9 +30,11 @@ class Folder:
         """Open a release folder.
 
         Raises:
-            ReleaseError: no release, a damaged one, or one of another kind.
+            ReleaseError: no release, a damaged one, one of another kind, or one whose key was left.
         """
-        return cls(Path(path), Manifest.read(Path(path)))
+        opened = cls(Path(path), Manifest.read(Path(path)))
+        refuse_key_left(opened.path)
+        return opened
 
     @property
     def digest(self) -> str:

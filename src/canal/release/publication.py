@@ -1,12 +1,12 @@
-"""Steps that every release takes, whatever it holds: errors in one sentence, paying, committing."""
+"""Steps that every release takes, whatever it holds: errors in one sentence, paying, publishing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from canal.errors import LedgerError, ReleaseError
+from canal.errors import CommittedError, LedgerError, ReleaseError
 from canal.privacy.ledger import Charge, Ledger
 from canal.privacy.randomness import Secret
 from canal.release.conditions import Noisy
@@ -52,9 +52,17 @@ def check_protection(
         )
 
 
-def secret_of(workspace: Workspace, seed: int | None) -> Secret:
-    """The secret of a private release, or the seed of a research run."""
-    return workspace.secret() if seed is None else Secret.seeded(seed)
+def secret_of(workspace: Workspace, plan: Noisy, seed: int | None) -> Secret:
+    """The secret of a private release, or the seed of a research run.
+
+    Args:
+        workspace: of the release.
+        plan: of any kind; under `secure-sum` the sites draw the noise, each with its own secret.
+        seed: of a research run.
+    """
+    if seed is not None:
+        return Secret.seeded(seed)
+    return workspace.secret(of_noise=plan.trust != "secure-sum")
 
 
 def paid(key: str, due: Sequence[Charge]) -> dict[str, Any]:
@@ -66,18 +74,63 @@ def paid(key: str, due: Sequence[Charge]) -> dict[str, Any]:
     return {"key": key, "charges": entries}
 
 
-def check_unpublished(ledger: Ledger | None, manifest: Manifest) -> None:
-    """Refuse to publish something else under a key that is committed already."""
-    if ledger is None or manifest.ledger is None:
-        return
-    for row in ledger.rows():
-        other = row.action == "commit" and row.note != manifest.digest
-        if other and row.key == manifest.ledger["key"]:
-            raise ReleaseError("this was released before with other content; make it anew")
+def publish(
+    workspace: Workspace,
+    plan: Noisy,
+    rows: Sequence[str],
+    ledger: Ledger | None,
+    tell: Callable[[Manifest], None],
+) -> None:
+    """Take a sealed release to its place, in the one order in which that is done.
+
+    1. The ledger commits the charge to the digest of the manifest. A copy of the private folder
+       that came to other bytes is refused here: one charge pays for one content.
+    2. The aggregator's secret is destroyed. All noise was drawn, so nothing needs it any more, and
+       what follows may wait for a site that is away.
+    3. Every site is told: it checks the manifest, commits its own charge, destroys its own secrets.
+    4. The folder is moved to its place, in one step.
+
+    So what is public is never there together with a key of its noise. Each step can be cut off and
+    done again: the sealed folder is all that is needed. For a release that is in its place already
+    the same is done, and changes nothing.
+
+    Args:
+        workspace: opened; the release is sealed there, or in its place.
+        plan: that it must be of.
+        rows: names of its rows.
+        ledger: that was charged, if it is here.
+        tell: tells every site what is published.
+
+    Raises:
+        ReleaseError: another release is in the place, or was paid with this charge.
+    """
+    published, manifest = workspace.is_published(), workspace.manifest()
+    foreign = workspace.is_sealed or workspace.key_left() is not None
+    known = (manifest.plan, list(manifest.rows)) == (plan.to_json(), list(rows))
+    if (published and foreign) or not known:
+        raise ReleaseError(
+            f"{workspace.out} holds a release that is not ours; choose another --out"
+        )
+    workspace.refuse_exposed()
+    try:
+        _commit(ledger, manifest)
+    except CommittedError as error:
+        # Its noise is that of another release: nothing of it may be left, the key least of all.
+        if not published:
+            workspace.finish()
+        raise ReleaseError(
+            f"{workspace.out.name} was released before with other content, from a copy of "
+            f"{workspace.private}; use that one, or choose another --out, which is charged anew"
+        ) from error
+    workspace.destroy()
+    tell(manifest)
+    if not published:
+        workspace.publish()
+    workspace.finish()
 
 
-def commit(ledger: Ledger | None, manifest: Manifest) -> None:
-    """Note in the ledger what was published for a charge."""
+def _commit(ledger: Ledger | None, manifest: Manifest) -> None:
+    """Note in the ledger what is published for a charge."""
     if ledger is None or manifest.ledger is None:
         return
     key = manifest.ledger["key"]

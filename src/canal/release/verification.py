@@ -58,12 +58,13 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     checks, opened = Checks(path), []
 
     def manifest() -> str:
-        opened.append(Release.open(path))
+        opened.append(Release(path, Manifest.read(path)))
         return f"{len(opened[0])} queries, digest {opened[0].manifest.digest[:12]}"
 
     if not checks.look("manifest", manifest):
         return checks.found
     release = opened[0]
+    checks.key()
     checks.files(release.manifest)
     checks.look("shards", lambda: _shards(release))
     checks.look("statement", lambda: _statement(release.manifest))

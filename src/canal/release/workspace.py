@@ -5,10 +5,12 @@
 `plan.json`         every number that is fixed before a private tensor is read; it stays
 `mechanism.json`    every number that is fixed before the features are read; it stays
 `record.json`       what its makers say about the release, as it was when it was paid for; it stays
-`secret`            the key of all noise; destroyed when the release is finished
+`secret`            the key of all noise (in memory, `canal.privacy.keystore`); destroyed before
+                    the release is published
 `statistics.json`   caps and importance as published, once they were drawn
-`release/`          what will be published; moved to its place in one step, when it is complete
-`finished`          the release is published, and its secret gone
+`release/`          what will be published; sealed as soon as its manifest is there, then moved to
+                    its place in one step
+`finished`          the release is published
 `lock`              held by the one run that works here
 ==================  =============================================================================
 
@@ -21,15 +23,16 @@ import fcntl
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from canal.errors import ReleaseError
+from canal.errors import ReleaseError, SecretError, SecretLostError
 from canal.files import fsync_folder, replace_file
+from canal.privacy.keystore import is_kept, is_there, key_store
 from canal.privacy.randomness import Secret
-from canal.release.agreement import written
-from canal.release.manifest import MANIFEST
+from canal.release.agreement import digest, written
+from canal.release.manifest import CARD, MANIFEST, Manifest
 
 
 class Workspace:
@@ -76,6 +79,7 @@ class Workspace:
                 raise ReleaseError(
                     f"another run is at work on {self.out}; wait for it, or choose another --out"
                 ) from error
+            self._finish_another()
             self._check(claim)
             yield
 
@@ -140,7 +144,12 @@ class Workspace:
     @property
     def is_begun(self) -> bool:
         """Whether a run was here that may have paid."""
-        return self._secret.exists() or self._claim.exists()
+        return is_kept(self._secret) or self._claim.exists()
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether all noise was drawn, and what will be published is whole and on disk."""
+        return (self.staging / MANIFEST).is_file()
 
     def is_published(self) -> bool:
         """Whether the release is in its place; it is moved there whole."""
@@ -150,32 +159,121 @@ class Workspace:
         """Put numbers on record before the data that they are for is read."""
         replace_file(self.private / f"{name}.json", written(content))
 
-    def secret(self) -> Secret:
+    def secret(self, *, of_noise: bool = True) -> Secret:
         """The secret of this release: the one that is kept, or a new one.
 
-        What was drawn with another is of no use to a new one, and may be known to others.
+        Args:
+            of_noise: whether noise is drawn with it. If it only names a charge, it is kept on disk.
+
+        Raises:
+            SecretLostError: a run that may have paid has lost its secret, or others could read it.
         """
-        if self._secret.exists():
+        if not self.is_begun:
+            self._clear()
+            self.record.unlink(missing_ok=True)  # another secret makes another release
+            return Secret.create(self._secret, key_store() if of_noise else None)
+        try:
             return Secret.load(self._secret)
-        self._clear()
-        self.record.unlink(missing_ok=True)  # another secret makes another release
-        return Secret.create(self._secret)
+        except SecretLostError as error:
+            # What was drawn with it is of no use to a new one, and may be known to others.
+            self._clear()
+            raise SecretLostError(
+                f"{error}; what {self.out.name} was charged stays charged, and nothing that was "
+                f"drawn for it is published; remove {self.private} and run the same command again "
+                "to make it with a new secret, which is another release, charged anew"
+            ) from error
+
+    def seal(self, card: bytes, manifest: bytes) -> None:
+        """Complete what will be published; from here on nothing is drawn, and no secret needed.
+
+        Args:
+            card: for people.
+            manifest: of all that is there; written last.
+        """
+        replace_file(self.staging / CARD, card)
+        fsync_folder(self.staging)
+        replace_file(self.staging / MANIFEST, manifest)
+        fsync_folder(self.staging)
+
+    def manifest(self) -> Manifest:
+        """Of the release in its place, else of the sealed one."""
+        return Manifest.read(self.out if self.is_published() else self.staging)
+
+    def refuse_exposed(self) -> None:
+        """See that a secret that is still here was for us alone; what was drawn is of no use else.
+
+        Raises:
+            SecretLostError: others could read it.
+        """
+        if is_there(self._secret):
+            self.secret()
+
+    def destroy(self) -> None:
+        """Destroy the secret."""
+        Secret.destroy(self._secret)
 
     def publish(self) -> None:
-        """Move the finished release to its place, in one step."""
-        fsync_folder(self.staging)
+        """Move the sealed release to its place, in one step."""
         self.staging.rename(self.out)
         fsync_folder(self.out.parent)
 
     def finish(self) -> None:
-        """Destroy the secret and clear what is not needed any more; the claim stays."""
+        """Clear what is not needed any more; the claim stays."""
         self._finished.touch()
-        Secret.destroy(self._secret)
+        self.destroy()
         self._clear()
 
+    def key_left(self) -> Path | None:
+        """A key of noise beside a release that is published; None, as it should be.
+
+        A run destroys its key before it publishes. One that is here came back from a copy of the
+        private folder, or was left by an older version.
+        """
+        try:
+            left = self.is_published() and is_there(self._secret)
+        except OSError:  # a folder of somebody else
+            return None
+        return self._secret if left else None
+
+    def _finish_another(self) -> None:
+        """Destroy a key that was left beside the very release that it made."""
+        if self.key_left() is None or not self._claim.is_file():
+            return
+        with suppress(ReleaseError, SecretError, ValueError):
+            charged = Manifest.read(self.out).ledger or {}
+            key = charge_key(
+                Secret.load(self._secret), digest(json.loads(self._claim.read_bytes()))
+            )
+            if charged.get("key") == key:
+                self.destroy()
+
     def _clear(self) -> None:
+        # First of all: a folder from which something was removed must not look sealed.
+        (self.staging / MANIFEST).unlink(missing_ok=True)
         self.statistics.unlink(missing_ok=True)
         shutil.rmtree(self.staging, ignore_errors=True)
+
+
+def refuse_key_left(folder: Path) -> None:
+    """See that no key of noise lies beside a published release, where its private folder is here.
+
+    Raises:
+        ReleaseError: one does.
+    """
+    if not folder.resolve().name or folder.resolve().name.endswith(".private"):
+        return  # no release of ours is ever made there
+    left = Workspace(folder).key_left()
+    if left is not None:
+        raise ReleaseError(
+            f"{left} is still there: with it anyone can take the noise off {folder}; run the "
+            f"command that made the release once more, which destroys it, or remove "
+            f"{left.resolve()}"
+        )
+
+
+def charge_key(secret: Secret, claim: bytes) -> str:
+    """Under which a ledger is charged for a claim's digest; it tells nothing without the secret."""
+    return secret.key(b"ledger", claim).hex()
 
 
 def _is_empty(folder: Path) -> bool:
