@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from canal.attacks import shadows as shadows_module
+from canal.attacks.finding import NOTHING
 from canal.attacks.lira import Shadows
-from canal.attacks.patients import Target, attack_patients
+from canal.attacks.patients import Target, attack_canaries, attack_patients
 from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import noiseless_rows
 from canal.data.cache import Arrays
@@ -109,7 +110,35 @@ def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
     assert (plain["allowed"] is None) == (allocation == "none")
     assert plain["baseline"]["attack"] == "plain distance attack"
     assert "LiRA, 8 shadows" in plain["attack"]
+    low, high = plain["control"]["auc_interval"]
+    assert low <= plain["control"]["auc"] <= high
     assert shadows_module.train is train
+
+
+@pytest.mark.parametrize(("leak", "allocation"), [(0, "canal"), (40, "canal"), (40, "none")])
+def test_an_attack_tells_what_it_can_do_without_noise(site, leak, allocation):
+    """A planted leak of so many deviations of the noise, among chance of one; then none at all."""
+    target = Target.of(released(site, f"told-{leak}-{allocation}", allocation=allocation), site[3])
+    rng = np.random.default_rng(leak)
+    first = np.array([rng.permutation(np.arange(6) < 3) for _ in range(16)])
+    members = np.concatenate([first, ~first])
+    moves = rng.standard_normal((6, len(target.noise)))
+    moves *= leak / np.linalg.norm(moves, axis=1, keepdims=True)
+    chance = rng.standard_normal((32, len(target.noise)))
+    found = attack_canaries(target, Shadows(members @ moves + chance, members))
+    words, (low, high) = found.words(), found.control.auc_interval
+    assert (found.mu is None) == (allocation == "none")
+    assert "membership of 6 canaries (LiRA, 32 shadows)" in found.attack
+    if leak:
+        assert low > 0.95
+        assert any(said.startswith("Without noise the same attack has an AUC of") for said in words)
+        # More than the accounting allows: who plants that into a release has a bug.
+        assert any("The attack is above that" in said for said in words) == (allocation != "none")
+    else:
+        assert low < 0.5 < high
+        assert any(said.startswith("The attack shows nothing: even without") for said in words)
+        assert NOTHING in words
+        assert not any("The attack is above that" in said for said in words)
 
 
 def test_two_folders_may_both_have_a_patient_one():

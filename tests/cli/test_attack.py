@@ -52,6 +52,7 @@ def test_all_attacks_end_in_one_report(home, call):
     patients = f"--level patient --site {SITES[0]} --init init --shadows 8 --runs shadows"
     found = json.loads(call(f"attack membership release {ASKED} {patients} --json"))
     assert found["allowed"]["unit"] == "patient"
+    assert 0 <= found["control"]["auc"] <= 1
     assert len(list((home / "shadows").iterdir())) == 8
     call(f"attack membership release {ASKED} {patients} --out found/patients.json")
     said = call(
@@ -83,9 +84,39 @@ def test_one_patient_less_is_a_canary(home, call):
     assert canary["holds"]
 
 
+def test_canaries_who_left_no_trace_show_nothing(home, call):
+    """Two steps of training: without noise there is no more to see, and it is said."""
+    asked = f"{ASKED} --level patient --site {SITES[0]} --init init --shadows 8 --canaries 4"
+    said = call(f"attack membership release {asked} --runs planted --out found/canaries.json")
+    found = json.loads((home / "found/canaries.json").read_text())
+    assert found["attack"] == "membership of 4 canaries (LiRA, 8 shadows)"
+    assert found["members"] == found["others"] == 16
+    low, high = found["control"]["auc_interval"]
+    assert ("The attack shows nothing: even without noise its AUC is" in said) == (low <= 0.5)
+    assert low < found["control"]["auc"] <= high
+
+
+def test_patients_of_gradient_rounds(home, call):
+    rounds = "--rounds 2 --part norms --part head --directions 0"
+    call(f"adapters train {SOURCE} --init init --out rounds {rounds} --patients 30 --seed 1")
+    ask = "attack membership rounds --level patient --init init --queries data --split split.json"
+    found = json.loads(call(f"{ask} --json"))
+    assert found["control"]["auc"] == 1
+    assert found["allowed"]["unit"] == "membership"
+    said = call(f"{ask} --canaries 4 --out found/rounds.json")
+    assert "Without noise the same attack has an AUC of" in said
+    call("report .")
+    assert "canaries in the sums of all rounds" in (home / "report.html").read_text()
+    with pytest.raises(InvalidValueError, match="say --level patient, and leave --teacher out"):
+        call(f"attack membership rounds {ASKED}")
+    with pytest.raises(InvalidValueError, match="give --cohort for each of them"):
+        call("attack membership rounds --level patient --init init --cohort data")
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        ("membership release --queries data", "give --teacher for every site, and --queries"),
         (f"membership release {TEACHERS} --queries data", "give --others or --split"),
         (f"membership release {ASKED} --level patient --init init --site moon", "--site must be"),
         (f"membership release {ASKED} --level patient --site {SITES[0]}", "give --init"),

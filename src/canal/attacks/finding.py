@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from canal.attacks.roc import Roc, allowed_auc, allowed_tpr
+from canal.attacks.roc import Played, Roc, allowed_auc, allowed_tpr
 from canal.files import replace_file
 from canal.privacy.units import Unit
 from canal.release.digits import upwards
@@ -20,8 +20,11 @@ RATES = (0.01, 0.001)
 WHOM: dict[Unit, str] = {
     "image": "a person whose query images are all taken together",
     "patient": "a patient of a training cohort, over all queries",
+    "membership": "a patient of a training cohort, over all rounds",
     "paper": "nobody in particular",
 }
+# The area without noise from which on an attack says something about the noise.
+STRONG = 0.8
 NOTHING = "This attack got nothing; the guarantee, not the attack, is the evidence."
 # A bug is not cried at one in forty.
 _SURE = 0.999
@@ -38,6 +41,8 @@ class Finding:
         unit: whose membership it was about.
         mu: of the Gaussian trade-off that the noise allows for this unit; None if there was none.
         baseline: what a plain attack got on the same evidence, by its name.
+        control: the same attack where there is no noise: what it could find at best.
+        interval: of the area, at 95 %, where scores are not independent; else it follows from them.
     """
 
     attack: str
@@ -46,10 +51,23 @@ class Finding:
     unit: Unit
     mu: float | None
     baseline: tuple[str, Roc] | None = None
+    control: Played | None = None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def auc_interval(self) -> tuple[float, float]:
+        """Of the area, at 95 %."""
+        return self.roc.auc_interval if self.interval is None else self.interval
+
+    @property
+    def like_chance(self) -> bool:
+        """Whether guessing explains it."""
+        low, high = self.auc_interval
+        return low <= 0.5 <= high and (self.interval is not None or self.roc.is_like_chance())
 
     def words(self) -> list[str]:
         """What it means, in sentences."""
-        low, high = self.roc.auc_interval
+        low, high = self.auc_interval
         said = [
             f"The attack tells {len(self.roc.members)} members from {len(self.roc.others)} others "
             f"with an AUC of {self.roc.auc:.3f} (95 % interval {low:.3f} to {high:.3f}); 0.5 is a "
@@ -58,7 +76,9 @@ class Finding:
         if self.baseline is not None:
             name, plain = self.baseline
             said.append(f"The {name} has {plain.auc:.3f} on the same evidence.")
-        if self.roc.is_like_chance():
+        if self.control is not None:
+            said.append(_of_control(self.control))
+        if self.like_chance:
             said.append(NOTHING)
         if self.mu is None:
             said.append("There is no noise that would limit it.")
@@ -77,6 +97,10 @@ class Finding:
 
     def _is_above(self, mu: float) -> bool:
         """By area, or by members found at few false alarms; at one in a thousand each."""
+        if self.interval is not None:
+            # Scores that are not independent: three standard errors, of the area alone.
+            wide = (self.roc.auc - self.interval[0]) / 1.96 * 3.29
+            return self.roc.auc - wide > allowed_auc(mu)
         if self.roc.interval(_SURE)[0] > allowed_auc(mu):
             return True
         return any(
@@ -94,14 +118,20 @@ class Finding:
             "members": len(self.roc.members),
             "others": len(self.roc.others),
             "auc": self.roc.auc,
-            "auc_interval": list(self.roc.auc_interval),
+            "auc_interval": list(self.auc_interval),
             # A rate that is less than one of the others cannot be seen.
             "tpr": {
                 f"{rate:g}": self.roc.tpr(rate)
                 for rate in RATES
                 if rate * len(self.roc.others) >= 1
             },
-            "like_chance": self.roc.is_like_chance(),
+            "tpr_interval": {
+                f"{rate:g}": list(self.roc.tpr_interval(rate))
+                for rate in RATES
+                if rate * len(self.roc.others) >= 1
+            },
+            "control": None if self.control is None else _control(self.control),
+            "like_chance": self.like_chance,
             "roc": [list(point) for point in self.roc.points()],
             "allowed": None if self.mu is None else {"unit": self.unit, "mu": self.mu},
             "baseline": None if self.baseline is None else _plain(*self.baseline),
@@ -116,6 +146,27 @@ class Finding:
 
 def _plain(name: str, roc: Roc) -> dict[str, Any]:
     return {"attack": name, "auc": roc.auc, "auc_interval": list(roc.auc_interval)}
+
+
+def _of_control(control: Played) -> str:
+    """What the attack can do at all."""
+    area, (low, high) = control.roc.auc, control.auc_interval
+    measured = f"{area:.3f} (95 % interval {low:.3f} to {high:.3f})"
+    if low <= 0.5:
+        return (
+            f"The attack shows nothing: even without noise its AUC is {measured}. Take canaries, "
+            "or more shadows."
+        )
+    if area < STRONG:
+        return (
+            f"The attack is weak: even without noise its AUC is only {measured}. Take more "
+            "shadows, or canaries that are less like other patients."
+        )
+    return f"Without noise the same attack has an AUC of {measured}."
+
+
+def _control(control: Played) -> dict[str, Any]:
+    return {"auc": control.roc.auc, "auc_interval": list(control.auc_interval)}
 
 
 def features_mu(release: Release, unit: Unit) -> float | None:

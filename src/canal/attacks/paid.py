@@ -14,7 +14,7 @@ hospital, not for the public.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from canal.adapters.gradients import Gradients
 from canal.adapters.patients import CHUNK, Patients
 from canal.attacks.canary import Canary
 from canal.attacks.outcome import exact_epsilon
+from canal.attacks.view import Floats
 from canal.errors import InvalidValueError
 from canal.release.calibration import finite_or_none
 from canal.release.digits import number, short
@@ -31,6 +32,7 @@ from canal.release.digits import number, short
 if TYPE_CHECKING:
     from torch import nn
 
+    from canal.adapters.mechanism import Mechanism
     from canal.adapters.store import AdapterRelease
     from canal.data.cache import Arrays
 
@@ -113,6 +115,41 @@ def chosen(
     return Patients(cohort, some, views=views, chunk=chunk), len(everybody)
 
 
+def parts_of_rounds(
+    release: AdapterRelease,
+    network: nn.Module,
+    people: Sequence[Patients],
+    progress: Callable[[int], None] = lambda count: None,
+) -> tuple[Mechanism, Iterator[Iterator[Floats]]]:
+    """What patients add to each round of a release, if they are there; private.
+
+    Args:
+        release: that they may have taken part in.
+        network: the initialisation that its rounds started from; it is changed.
+        people: of one site, or outsiders; in this order.
+        progress: called with the number of images that passed through the network: all of them in
+            every round.
+
+    Returns:
+        The mechanism; and for each round the integers, `[p, d]`, of some patients at a time.
+    """
+    coordinates = release.install(network)
+    mechanism = release.mechanism(coordinates)
+    clip, lattice = mechanism.clip, mechanism.calibrated.lattice
+    gradients = Gradients(network, coordinates.names, basis=mechanism.basis)
+
+    def rounds() -> Iterator[Iterator[Floats]]:
+        for when, course in zip(range(len(release)), release.walk(coordinates), strict=False):
+            coordinates.write(course.here.float())
+            yield (
+                clip.apply(rows, lattice).double().numpy()
+                for each in people
+                for rows in each.gradients(gradients, when, progress)
+            )
+
+    return mechanism, rounds()
+
+
 def measure(
     release: AdapterRelease,
     network: nn.Module,
@@ -130,19 +167,16 @@ def measure(
         progress: called with the number of images that passed through the network: all of
             them in every round.
     """
-    coordinates = release.install(network)
-    mechanism = release.mechanism(coordinates)
+    mechanism, rounds = parts_of_rounds(release, network, [people], progress)
     calibrated, blocks = mechanism.calibrated, mechanism.clip.blocks
-    gradients = Gradients(network, coordinates.names, basis=mechanism.basis)
     squares, longest = np.zeros(len(people)), 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         worth = np.square(calibrated.lattice.step / calibrated.sigma)
-        for when, course in zip(range(len(release)), release.walk(coordinates), strict=False):
-            coordinates.write(course.here.float())
+        for parts in rounds:
             found = [
                 np.bincount(blocks, np.square(part), len(calibrated.sigma))
-                for rows in people.gradients(gradients, when, progress)
-                for part in mechanism.clip.apply(rows, calibrated.lattice).double().numpy()
+                for rows in parts
+                for part in rows
             ]
             squares += np.nansum(np.array(found) * worth, axis=1)
             longest = max(longest, float(np.max(found)) ** 0.5 * calibrated.lattice.step)

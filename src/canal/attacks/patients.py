@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from canal.attacks.finding import Finding, features_mu
 from canal.attacks.lira import Shadows, distances, likelihood_ratios
-from canal.attacks.roc import Roc
+from canal.attacks.roc import Played, Roc
 from canal.attacks.shadows import Pool
 from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 PLAIN = "plain distance attack"
+# Members are drawn again so often, to know what chance does.
+CONTROLS = 19
 Attack = Callable[[Floats, NDArray[np.bool_], Floats, Sequence[int]], Floats]
 
 
@@ -94,6 +97,7 @@ def attack_patients(
     pool: Pool,
     shadows: Shadows,
     progress: Callable[[int], None] = lambda count: None,
+    seed: int = 0,
 ) -> Finding:
     """Attack what was really released about one site.
 
@@ -104,6 +108,7 @@ def attack_patients(
         pool: patients who may be in it, and who really are.
         shadows: features of the shadows (`Target.features`), and who is in which.
         progress: called with the number of images that passed through a network.
+        seed: of the members that are drawn again, for the control.
     """
     part = target.part(ensemble, site, progress)
     inside = np.isin(pool.patients, pool.members)
@@ -117,80 +122,70 @@ def attack_patients(
     name = f"membership of patients of {site} (LiRA, {len(shadows.members)} shadows)"
     release = target.release
     mu = features_mu(release, "patient")
-    return Finding(name, release.manifest.digest, lira, "patient", mu, (PLAIN, plain))
+    control = attack_shadows(shadows, target.noise, seed, CONTROLS, noise=0)[0]
+    return Finding(
+        *(name, release.manifest.digest, lira, "patient", mu, (PLAIN, plain)), control=control
+    )
 
 
-@dataclass(frozen=True)
-class Played:
-    """An attack on shadows that play the released teacher in turn.
+def attack_canaries(target: Target, shadows: Shadows, seed: int = 0) -> Finding:
+    """Attack what would have been released, had a site's teacher been one of the shadows.
 
     Args:
-        roc: members of every shadow against those who are not in it.
-        by_chance: areas of the same attack on the same evidence, had the halves been drawn
-            otherwise: features of nobody in particular.
+        target: the release, and what was asked.
+        shadows: features of teachers with half of the canaries each, and with which.
+        seed: of the noise that is played, and of members that are drawn again.
     """
-
-    roc: Roc
-    by_chance: Floats
-
-    @property
-    def auc_interval(self) -> tuple[float, float]:
-        """Of the area, at 95 %; as wide as halves drawn anew make it.
-
-        Shadows are scored by each other, so their scores are not independent, and an interval that
-        takes them so is too narrow.
-        """
-        wide = 1.96 * float(self.by_chance.std())
-        return max(0.0, self.roc.auc - wide), min(1.0, self.roc.auc + wide)
-
-    @property
-    def p(self) -> float:
-        """How often chance alone does as well: exact, whatever the features."""
-        better = int((self.by_chance >= self.roc.auc).sum())
-        return (1 + better) / (1 + len(self.by_chance))
+    mu = features_mu(target.release, "patient")
+    lira, plain = attack_shadows(shadows, target.noise, seed, CONTROLS, noise=mu is not None)
+    control = attack_shadows(shadows, target.noise, seed, CONTROLS, noise=0)[0]
+    count, canaries = shadows.members.shape
+    return Finding(
+        f"membership of {canaries} canaries (LiRA, {count} shadows)",
+        *(target.release.manifest.digest, lira.roc, "patient", mu, (PLAIN, plain.roc)),
+        control=control,
+        interval=lira.auc_interval,
+    )
 
 
 def attack_shadows(
-    shadows: Shadows, sigma: Floats, seed: int, redraws: int = 199
+    shadows: Shadows, sigma: Floats, seed: int, redraws: int = 199, noise: float = 1.0
 ) -> tuple[Played, Played]:
     """Attack each shadow in turn as if it had been released, with the others as shadows.
 
     Args:
-        shadows: halves of a pool, complements a half of the list apart (`Pool.halves`).
+        shadows: pairs of complements (`Pool.halves`).
         sigma: the noise, in units of features.
         seed: of the noise that is played.
-        redraws: of the halves, to know what chance does.
+        redraws: of the members, to know what chance does.
+        noise: what is played, in units of the noise of the release: 0 is the noiseless control.
 
     Returns:
         The likelihood ratio, and the plain distance.
     """
-    count = len(shadows.members)
-    if not np.array_equal(shadows.members[: count // 2], ~shadows.members[count // 2 :]):
-        raise InvalidValueError("shadows must come in pairs of complements")
     rng = np.random.default_rng(seed)
-    parts = shadows.features + rng.standard_normal(shadows.features.shape)
+    parts = shadows.features + noise * rng.standard_normal(shadows.features.shape)
     drawn = [shadows.members, *(_redrawn(shadows.members, rng) for _ in range(redraws))]
     played = []
-    for attack, weights in ((likelihood_ratios, None), (distances, sigma**2)):
+    for attack, weights in ((partial(likelihood_ratios, noise=noise), None), (distances, sigma**2)):
         gram = shadows.inner_products(weights=weights)
         observed = shadows.inner_products(parts, weights)
-        found, *by_chance = (_play(attack, gram, members, observed) for members in drawn)
-        played.append(Played(found, np.array([roc.auc for roc in by_chance])))
+        found, *others = (_play(attack, gram, members, observed) for members in drawn)
+        chance = [Roc.of(s[m], s[~m]).auc for s, m in zip(others, drawn[1:], strict=True)]
+        played.append(Played(found, shadows.members, np.array(chance), paired=True))
     return played[0], played[1]
 
 
-def _play(attack: Attack, gram: Floats, members: NDArray[np.bool_], observed: Floats) -> Roc:
-    count = len(members)
-    scores = np.stack(
-        [
-            attack(gram, members, observed[target], (target, (target + count // 2) % count))
-            for target in range(count)
-        ]
-    )
-    return Roc.of(scores[members], scores[~members])
+def _play(attack: Attack, gram: Floats, members: NDArray[np.bool_], observed: Floats) -> Floats:
+    """Scores of all shadows, `[S, P]`, by those that are neither it nor its complement."""
+    half, scores = len(members) // 2, np.zeros(members.shape)
+    for target in range(half):
+        pair = (target, target + half)
+        scores[list(pair)] = attack(gram, members, observed[list(pair)], pair)
+    return scores
 
 
 def _redrawn(members: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Other halves of the same sizes."""
+    """Other members, as many in every shadow."""
     first = rng.permuted(members[: len(members) // 2], axis=1)
     return np.concatenate([first, ~first])

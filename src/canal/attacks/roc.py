@@ -8,7 +8,8 @@ $\Phi(\Phi^{-1}(\mathrm{FPR}) + \mu)$ of the members at this rate of false alarm
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -18,6 +19,7 @@ from canal.errors import InvalidValueError
 
 _NORMAL = NormalDist()
 _MOST_POINTS = 200
+_RESAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,17 @@ class Roc:
         alarms = math.floor(fpr * len(self.others) + 1e-9)
         return float((self.members > self.others[alarms]).mean())
 
+    def tpr_interval(self, fpr: float, level: float = 0.95) -> tuple[float, float]:
+        """Of the share of members found there (Clopper and Pearson), as if they were independent.
+
+        >>> [round(end, 3) for end in Roc.of([3, 2, 1], [2.5, 0, 0, 0]).tpr_interval(0.01)]
+        [0.008, 0.906]
+        """
+        count, half = len(self.members), (1 - level) / 2
+        found = round(self.tpr(fpr) * count)
+        low = _beta(half, found, count - found + 1) if found else 0.0
+        return low, _beta(1 - half, found + 1, count - found) if found < count else 1.0
+
     def surely_found(self, fpr: float, level: float) -> float:
         """The least share of members that is found there, at this level (Clopper and Pearson)."""
         found = round(self.tpr(fpr) * len(self.members))
@@ -137,6 +150,61 @@ class Roc:
         return [(a / n, self.tpr(a / n) if a < n else 1.0) for a in alarms.tolist()]
 
 
+@dataclass(frozen=True)
+class Played:
+    """One attack in many runs, each of which has members of its own.
+
+    Args:
+        scores: of every patient in every run, `[R, P]`.
+        members: who was a member, `[R, P]`.
+        by_chance: areas of the same attack on the same evidence, had the members been drawn
+            otherwise: what there is to see of nobody in particular. None where runs are scored
+            without each other.
+        paired: whether runs half the list apart are complements, and count as one.
+    """
+
+    scores: NDArray[np.float64]
+    members: NDArray[np.bool_]
+    by_chance: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    paired: bool = False
+
+    @cached_property
+    def roc(self) -> Roc:
+        """Members of all runs against those who were not in them."""
+        return Roc.of(self.scores[self.members], self.scores[~self.members])
+
+    @cached_property
+    def auc_interval(self) -> tuple[float, float]:
+        """Of the area, at 95 %, for these patients; the widest that three ways of looking give.
+
+        Runs are drawn again (bootstrap), since the patients of one run share its chance. Shadows
+        are scored by each other, so members are drawn again as well. And no interval is narrower
+        than that of independent scores, which is sound at 0 and 1 too.
+        """
+        rng, count = np.random.default_rng(0), len(self.scores)
+        runs = np.arange(count // 2 if self.paired else count)
+        areas = []
+        for _ in range(_RESAMPLES):
+            rows = rng.choice(runs, len(runs))
+            rows = np.concatenate([rows, rows + count // 2]) if self.paired else rows
+            chosen, scores = self.members[rows], self.scores[rows]
+            if chosen.any() and not chosen.all():
+                areas.append(Roc.of(scores[chosen], scores[~chosen]).auc)
+        low, high = self.roc.auc_interval
+        area, spread = self.roc.auc, float(np.std(areas)) if areas else 0.0
+        if len(self.by_chance):
+            # By chance the area is about 1/2; where it is another, it varies less.
+            spread = max(spread, 2 * math.sqrt(area * (1 - area)) * float(self.by_chance.std()))
+        wide = 1.96 * spread
+        return max(0.0, min(low, area - wide)), min(1.0, max(high, area + wide))
+
+    @property
+    def p(self) -> float:
+        """How often chance alone does as well: exact, whatever the features."""
+        better = int((self.by_chance >= self.roc.auc).sum())
+        return (1 + better) / (1 + len(self.by_chance))
+
+
 def _beta(probability: float, a: float, b: float) -> float:
     from scipy.special import betaincinv  # type: ignore[import-untyped]
 
@@ -152,6 +220,19 @@ def allowed_tpr(fpr: float, mu: float) -> float:
     if fpr <= 0 or fpr >= 1:
         return float(fpr > 0)
     return fpr if mu == 0 else _NORMAL.cdf(_NORMAL.inv_cdf(fpr) + mu)
+
+
+def allowed_by(fpr: float, epsilon: float, delta: float) -> float:
+    r"""The same for a release of which nothing is known but $(\varepsilon, \delta)$.
+
+    >>> allowed_by(0.01, 1.0, 0.0) == 0.01 * math.e, round(allowed_by(0.01, 8.0, 1e-5), 4)
+    (True, 0.9997)
+    """
+    if math.isinf(epsilon):
+        return 1.0
+    # Kairouz, Oh and Viswanath (2015): one line for few false alarms, another for many.
+    few = math.exp(min(epsilon, 700.0)) * fpr + delta
+    return min(1.0, few, 1 - math.exp(-epsilon) * (1 - delta - fpr))
 
 
 def allowed_auc(mu: float) -> float:

@@ -29,11 +29,13 @@ class Pool:
         arrays: their images.
         patients: in a fixed order.
         members: those who really were in the cohort.
+        always: others, who are in every shadow.
     """
 
     arrays: Arrays
     patients: tuple[str, ...]
     members: tuple[str, ...]
+    always: tuple[str, ...] = ()
 
     @classmethod
     def of_both(cls, cohort: Arrays, outsiders: Arrays) -> Pool:
@@ -61,6 +63,18 @@ class Pool:
         both = sides[0].beside(sides[1])
         patients = tuple(dict.fromkeys(both.groups[name] for name in both.ids))
         return cls(both, patients, tuple(p for p in patients if p.startswith("cohort ")))
+
+    @classmethod
+    def of_canaries(cls, cohort: Arrays, canaries: Arrays) -> Pool:
+        """Canaries, each of whom was put into half of the shadows, beside the whole cohort.
+
+        Args:
+            cohort: a site's; it is in every shadow.
+            canaries: see `canal.attacks.planted`.
+        """
+        both = cls.of_both(cohort, canaries)
+        planted = tuple(p for p in both.patients if p.startswith("outside "))
+        return cls(both.arrays, planted, (), both.members)
 
     def images(self, patients: Sequence[str]) -> tuple[str, ...]:
         """Ids of the images of some patients."""
@@ -101,6 +115,7 @@ def train_shadows(
     made = []
     for number, row in enumerate(members):
         mine = [name for name, inside in zip(pool.patients, row, strict=True) if inside]
+        mine += pool.always
         cohort = pool.arrays.rows(pool.images(mine))
         # Named by who is in it: another draw of halves never finds this one's weights.
         name = hashlib.sha256("\n".join(cohort.ids).encode()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +12,9 @@ from canal.cli.network import load_part
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
+    from canal.adapters.store import AdapterRelease
     from canal.attacks.finding import Finding
+    from canal.attacks.planted import Kind
     from canal.data.cache import Arrays
     from canal.release.ensemble import Ensemble
     from canal.release.store import Release
@@ -20,6 +23,7 @@ attack_app = typer.Typer(no_args_is_help=True, help="Attack a release, to see wh
 _Release = Annotated[Path, typer.Argument(help="The release folder.")]
 _Teacher = Annotated[list[Path], typer.Option(help="A teacher's folder; once for each site.")]
 _Queries = Annotated[Path, typer.Option(help="The folder of the images it was asked about.")]
+_PATIENTS = "patient level"
 _Split = Annotated[Path | None, typer.Option(help="A split; without it, all cases.")]
 _Part = Annotated[str, typer.Option(help="Part of the split that was asked about.")]
 _Others = Annotated[
@@ -32,10 +36,22 @@ _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 @attack_app.command()
 def membership(
-    release: _Release,
+    release: Annotated[
+        Path, typer.Argument(help="The release folder, of features or of gradient rounds.")
+    ],
     *,
-    teacher: _Teacher,
-    queries: _Queries,
+    teacher: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A teacher's folder; once for each site. Of features only.", show_default=False
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of the images it was asked about; with --split, of all images."
+        ),
+    ] = None,
     split: _Split = None,
     part: _Part = "recipient",
     others: _Others = None,
@@ -44,42 +60,85 @@ def membership(
         typer.Option(help="Of an image among the queries, or of a patient in a site's cohort."),
     ] = "image",
     site: Annotated[
-        str, typer.Option(help="Whose cohort.", rich_help_panel="patient level")
+        str, typer.Option(help="Whose cohort; of features only.", rich_help_panel=_PATIENTS)
     ] = "site-1",
     cohort: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="Folder of that site's images; or its part of the split.",
-            rich_help_panel="patient level",
+            help="Folder of that site's images; of gradient rounds, one for each site, in the "
+            "order of the release. Or the parts of the split.",
+            rich_help_panel=_PATIENTS,
+            show_default=False,
         ),
     ] = None,
     init: Annotated[
         Path | None,
-        typer.Option(help="The shared initialisation.", rich_help_panel="patient level"),
+        typer.Option(help="The shared initialisation.", rich_help_panel=_PATIENTS),
     ] = None,
     shadows: Annotated[
-        int, typer.Option(help="Teachers to train; even.", rich_help_panel="patient level")
-    ] = 16,
+        int,
+        typer.Option(
+            help="Teachers to train; even. With about 4 for each canary the attack has power; with "
+            "fewer than there are canaries it has little. Of ordinary patients and teachers that "
+            "see each of them a few times, hundreds may not be enough: the control without noise, "
+            "which is printed, says so. Gradient rounds need none.",
+            rich_help_panel=_PATIENTS,
+        ),
+    ] = 64,
+    canaries: Annotated[
+        int,
+        typer.Option(
+            help="Patients unlike all others who are put into the cohort, each into half of the "
+            "runs, and looked for; made of --others. 0 looks for the patients who are there.",
+            rich_help_panel=_PATIENTS,
+        ),
+    ] = 0,
+    canary: Annotated[
+        Literal["scrambled", "inverted", "negative", "ordinary"],
+        typer.Option(help="What makes them unlike others.", rich_help_panel=_PATIENTS),
+    ] = "scrambled",
     runs: Annotated[
         Path,
         typer.Option(
-            help="Where they are kept; a stopped attack goes on there.",
-            rich_help_panel="patient level",
+            help="Where shadows are kept; a stopped attack goes on there.",
+            rich_help_panel=_PATIENTS,
         ),
     ] = Path("shadows"),
     seed: Annotated[
-        int, typer.Option(help="Of who is in which shadow.", rich_help_panel="patient level")
+        int,
+        typer.Option(
+            help="Of canaries, of who is in which run, and of noise that is played.",
+            rich_help_panel=_PATIENTS,
+        ),
     ] = 0,
     out: _Out = None,
     as_json: _Json = False,
 ) -> None:
-    """Who is in it? The best guess of one who knows the mechanism and the other teachers."""
-    scene = _Scene(release, teacher, queries, split, part, others)
-    found = (
-        _match(scene)
-        if level == "image"
-        else _ask_shadows(scene, site, cohort, init, shadows, runs, seed)
-    )
+    """Who is in it? The best guess of one who knows the mechanism and the other teachers.
+
+    At patient level the attack is also made where there is no noise, on the same evidence: if it
+    finds nobody there either, that it fails on the release shows nothing.
+    """
+    from canal.adapters.kinds import open_release
+    from canal.adapters.store import AdapterRelease
+    from canal.errors import InvalidValueError
+
+    people = _People(site, tuple(cohort or ()), init, shadows, canaries, canary, runs, seed)
+    if isinstance(opened := open_release(release), AdapterRelease):
+        if level != "patient" or teacher:
+            raise InvalidValueError(
+                f"{release} is a release of gradient rounds: nobody's images are asked about, and "
+                "there are no teachers; say --level patient, and leave --teacher out"
+            )
+        found = _look_at_sums(opened, people, queries, split, others)
+    else:
+        if not teacher or queries is None:
+            raise InvalidValueError(
+                "a release of features is attacked by one who knows all teachers and all queries; "
+                "give --teacher for every site, and --queries"
+            )
+        scene = _Scene(release, teacher, queries, split, part, others)
+        found = _match(scene) if level == "image" else _ask_shadows(scene, people)
     _tell(found.to_json(), out, as_json=as_json)
 
 
@@ -162,22 +221,44 @@ def _match(scene: _Scene) -> Finding:
     return Finding("membership of images", scene.release.manifest.digest, roc, "image", mu)
 
 
-def _ask_shadows(
-    scene: _Scene,
-    site: str,
-    cohort: Path | None,
-    init: Path | None,
-    count: int,
-    runs: Path,
-    seed: int,
-) -> Finding:
+@dataclass(frozen=True)
+class _People:
+    """Whose membership is asked about, and how."""
+
+    site: str
+    cohorts: tuple[Path, ...]
+    init: Path | None
+    shadows: int
+    canaries: int
+    canary: Kind
+    runs: Path
+    seed: int
+
+    @property
+    def start(self) -> Path:
+        """The initialisation."""
+        from canal.errors import InvalidValueError
+
+        if self.init is None:
+            raise InvalidValueError("shadows and rounds start where the release did; give --init")
+        return self.init
+
+    def planted(self, others: Arrays) -> Arrays:
+        """Canaries, of images of others."""
+        from canal.attacks.planted import plant
+
+        return plant(others, self.canary, self.canaries, seed=self.seed)
+
+
+def _ask_shadows(scene: _Scene, people: _People) -> Finding:
     from canal.attacks.lira import FEWEST, Shadows
-    from canal.attacks.patients import Target, attack_patients
+    from canal.attacks.patients import Target, attack_canaries, attack_patients
     from canal.attacks.shadows import Pool, train_shadows
     from canal.cli.progress import counting, training
     from canal.errors import InvalidValueError
     from canal.teachers.folder import read_training
 
+    count, site = people.shadows, people.site
     # Every patient is in one shadow of each pair, and out of the other.
     if count % 2 or count < 2 * FEWEST:
         raise InvalidValueError(
@@ -186,18 +267,21 @@ def _ask_shadows(
         )
     if site not in scene.teachers:
         raise InvalidValueError(f"--site must be one of {', '.join(scene.teachers)}, not {site!r}")
-    if init is None:
-        raise InvalidValueError("shadows start where the teachers did; give --init")
-    if cohort is None and scene.split is None:
-        raise InvalidValueError("whose patients? Give --cohort, or --split")
-    split = scene.split if cohort is None else None
-    members = load_part(cohort or scene.queries, split, site, scene.settings)
-    pool = Pool.of_both(members, scene.others)
-    halves = pool.halves(count, seed)
+    init = people.start
+    if len(people.cohorts) > 1 or (not people.cohorts and scene.split is None):
+        raise InvalidValueError("whose patients? Give --cohort once, or --split")
+    split = None if people.cohorts else scene.split
+    members = load_part((*people.cohorts, scene.queries)[0], split, site, scene.settings)
+    pool = (
+        Pool.of_canaries(members, people.planted(scene.others))
+        if people.canaries
+        else Pool.of_both(members, scene.others)
+    )
+    halves = pool.halves(count, people.seed)
     settings = read_training(scene.teachers[site])
     with training(f"{count} shadows", count * settings.steps) as report:
         networks = train_shadows(
-            runs,
+            people.runs,
             init,
             pool,
             halves,
@@ -208,7 +292,60 @@ def _ask_shadows(
     images = (len(networks) + len(scene.teachers) - 1) * len(scene.asked.ids)
     with counting("attacking", images) as progress:
         shadows = Shadows(target.features(networks, progress), halves)
-        return attack_patients(target, scene.ensemble, site, pool, shadows, progress)
+        if people.canaries:
+            return attack_canaries(target, shadows, people.seed)
+        return attack_patients(
+            target, scene.ensemble, site, pool, shadows, progress, seed=people.seed
+        )
+
+
+def _look_at_sums(
+    release: AdapterRelease,
+    people: _People,
+    data: Path | None,
+    split: Path | None,
+    others: Path | None,
+) -> Finding:
+    import numpy as np
+
+    from canal.adapters.patients import Patients
+    from canal.attacks.rounds_patients import attack_rounds, gather
+    from canal.cli.images import Images
+    from canal.cli.progress import counting
+    from canal.errors import InvalidValueError
+    from canal.teachers.run import load_initialisation
+
+    images = Images(people.start)
+    names = release.manifest.participants["cohorts"]
+    split = None if people.cohorts else split
+    folders = people.cohorts if split is None or data is None else (data,) * len(names)
+    if len(folders) != len(names):
+        raise InvalidValueError(
+            f"the patients of {', '.join(names)} took part; give --cohort for each of them, in "
+            "this order, or --queries and --split"
+        )
+    if others is None and (split is None or data is None):
+        raise InvalidValueError("an attack compares with other images; give --others or --split")
+    outside = (
+        images.load(others, None, "")
+        if others is not None
+        else images.load(folders[0], split, "test")
+    )
+    if people.canaries:
+        outside = people.planted(outside)
+    views = int(release.manifest.participants["views"])
+    sites = [
+        Patients(name, images.load(folder, split, name), views=views)
+        for name, folder in zip(names, folders, strict=True)
+    ]
+    everybody = [*sites, Patients("others", outside, views=views)]
+    inside = np.repeat([True] * len(sites) + [False], [len(each) for each in everybody])
+    network, _ = load_initialisation(people.start)
+    passes = len(release) * sum(each.passes for each in everybody)
+    with counting("attacking", passes) as progress:
+        evidence = gather(release, network, everybody, progress)
+    canaries = ~inside if people.canaries else None
+    return attack_rounds(release, evidence, inside, canaries, people.seed)
 
 
 def _tell(found: dict[str, Any], out: Path | None, *, as_json: bool) -> None:

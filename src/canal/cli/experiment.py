@@ -60,17 +60,16 @@ def attacks(
     seeds: Annotated[int, typer.Option(help="How many, from --seed on.")] = 5,
     size: _Size = 64,
     queries: Annotated[int, typer.Option(help="N, the recipient's images.")] = 200,
-    shadows: Annotated[int, typer.Option(help="Teachers that the patient attack trains.")] = 12,
     canaries: Annotated[int, typer.Option(help="Patients without whom a teacher is trained.")] = 2,
     decoder_steps: Annotated[int, typer.Option(help="Of each inversion.")] = 600,
     jobs: _Jobs = 1,
     settings: Settings,
 ) -> None:
-    """Attack releases on ISIC 2018: membership of images and patients, inversion."""
+    """Attack releases on ISIC 2018: membership of images, inversion, and one patient less."""
     from dataclasses import replace
 
     from canal.experiments.attack_table import markdown
-    from canal.experiments.attacks import ARMS, AttackCell, ShadowsCell
+    from canal.experiments.attacks import ARMS, AttackCell, NetworksCell
     from canal.experiments.cell import Places
     from canal.experiments.roc_figure import figure
     from canal.experiments.stage import Scene
@@ -78,15 +77,34 @@ def attacks(
     places = Places(data, runs, out)
     scene = _scene(Scene("ISIC 2018", size=size, recipient=queries), settings)
     networks = [
-        ShadowsCell(replace(scene, seed=scene.seed + seed), shadows=shadows, canaries=canaries)
+        NetworksCell(replace(scene, seed=scene.seed + seed), canaries=canaries)
         for seed in range(seeds)
     ]
     cells = [AttackCell(each, arm, decoder_steps) for each in networks for arm in ARMS]
     _make(cells, places, jobs)
     made = [cell.result(places) for cell in cells]
-    for attack in ("images", "patients"):
-        (out / f"{attack}.svg").write_text(figure(made[: len(ARMS)], attack))
+    (out / "images.svg").write_text(figure(made[: len(ARMS)]))
     typer.echo(markdown(made))
+
+
+@experiment_app.command()
+def patients(
+    *,
+    data: _Data,
+    out: Annotated[
+        Path, typer.Option(help="A file of lines, to which every finished cell is added.")
+    ] = Path("results/attacks/patients.jsonl"),
+    runs: _Runs = Path("runs"),
+    jobs: _Jobs = 1,
+) -> None:
+    """Look for patients and canaries in releases of features and of gradient rounds."""
+    from canal.experiments.cell import Places
+    from canal.experiments.patients import cells
+    from canal.experiments.patients_table import markdown
+
+    places, made = Places(data, runs, out), cells()
+    _make(made, places, jobs)
+    typer.echo(markdown([cell.result(places) for cell in made]))
 
 
 def _paper(name: str, about: str) -> None:

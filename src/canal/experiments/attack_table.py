@@ -36,11 +36,6 @@ def markdown(cells: list[dict[str, Any]]) -> str:
     patients = [
         ("release", lambda arm: arm[0]["cell"]["arm"]["name"]),
         ("a patient's eps", lambda arm: _short([cell["epsilon_patient"] for cell in arm])),
-        ("LiRA: AUC", lambda arm: _over(cell["patients"]["auc"] for cell in arm)),
-        ("found at 1 %", lambda arm: _found(arm, "patients", "0.01")),
-        ("at 0.1 %", lambda arm: _found(arm, "patients", "0.001")),
-        ("plain distance", lambda arm: _over(cell["patients"]["plain"]["auc"] for cell in arm)),
-        ("the release itself", lambda arm: _over(_real(arm))),
         ("best attack on a canary", lambda arm: _over(_best(arm))),
         ("AUC allowed", lambda arm: _allowed([cell["patients"] for cell in arm])),
     ]
@@ -59,10 +54,6 @@ def _gains(arm: list[dict[str, Any]]) -> list[float]:
 
 def _psnr(arm: list[dict[str, Any]], whose: str) -> list[float]:
     return [cell["inversion"][whose]["psnr"] for cell in arm]
-
-
-def _real(arm: list[dict[str, Any]]) -> list[float]:
-    return [cell["patients_of_the_release"]["auc"] for cell in arm]
 
 
 def _best(arm: list[dict[str, Any]]) -> list[float]:

@@ -1,7 +1,8 @@
 """The paper's attack table, with what its reviewers would ask for (paper, tab:exp-attacks).
 
-For each seed an initialisation, three teachers, shadows and canaries; then one cell for each
-release, attacked in every way. Noise is seeded, so that a cell can be made again, and its draws are
+For each seed an initialisation, three teachers, and teachers without one patient each; then one
+cell for each release, attacked in every way. Membership of patients has a table of its own
+(`canal.experiments.patients`). Noise is seeded, so that a cell can be made again, and its draws are
 shared by the arms: those of statistics and those of features.
 """
 
@@ -18,10 +19,7 @@ import numpy as np
 from canal.attacks.canary import Canary, exchange, measure
 from canal.attacks.finding import Finding, features_mu
 from canal.attacks.inversion import invert
-from canal.attacks.lira import Shadows
 from canal.attacks.matching import match
-from canal.attacks.patients import Played, Target, attack_patients, attack_shadows
-from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import Floats, noiseless_rows, spreads
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene
@@ -66,17 +64,15 @@ ARMS = (
 
 
 @dataclass(frozen=True)
-class ShadowsCell(Cell):
-    """Teachers, shadows and canaries of one seed.
+class NetworksCell(Cell):
+    """Teachers of one seed, and those without one patient.
 
     Args:
         scene: data and teachers.
-        shadows: teachers that the patient attack trains.
         canaries: patients of the first site, without each of whom its teacher is trained again.
     """
 
     scene: Scene = field(default_factory=lambda: Scene("ISIC 2018", recipient=200))
-    shadows: int = 12
     canaries: int = 2
 
     @property
@@ -87,13 +83,11 @@ class ShadowsCell(Cell):
     def make(self, places: Places, report: Report) -> dict[str, Any]:
         """Train everything; say how large it is, and how much the bottleneck varies."""
         networks = Networks(self, places, report)
-        trained = [*networks.shadows, *networks.canaries]
         images = to_float(_tensor(networks.asked.images))
         return {
             "members": len(networks.asked.ids),
             "others": len(networks.others.ids),
-            "pool": len(networks.pool.patients),
-            "trained": len(trained),
+            "trained": len(networks.canaries),
             "variation": [
                 variation(teacher.tap.features(images))
                 for teacher in networks.stage.ensemble.teachers
@@ -102,29 +96,13 @@ class ShadowsCell(Cell):
 
 
 class Networks:
-    """What a `ShadowsCell` is made of; trained when first asked for, kept in the run folder."""
+    """What a `NetworksCell` is made of; trained when first asked for, kept in the run folder."""
 
-    def __init__(self, cell: ShadowsCell, places: Places, report: Report) -> None:
+    def __init__(self, cell: NetworksCell, places: Places, report: Report) -> None:
         self.cell, self.report = cell, report
         self.stage = cell.scene.on(places, report)
         self.asked, self.others = self.stage.part("recipient"), self.stage.part("test")
         self.cohort = self.stage.part(SITE)
-        self.pool = Pool.of_both(self.cohort, self.others)
-        self.halves = self.pool.halves(cell.shadows, cell.scene.seed)
-
-    @cached_property
-    def shadows(self) -> Sequence[Path]:
-        """Folders of the shadows."""
-        return train_shadows(
-            self.stage.folder / "shadows",
-            self.stage.init,
-            self.pool,
-            self.halves,
-            self.stage.training,
-            lambda number, progress: self.report(
-                f"shadow {number + 1} of {self.cell.shadows}", progress.step, progress.steps
-            ),
-        )
 
     @cached_property
     def canaries(self) -> Sequence[Path]:
@@ -146,12 +124,12 @@ class AttackCell(Cell):
     """One release and what every attack made of it.
 
     Args:
-        networks: whose teachers, shadows and canaries.
+        networks: whose teachers.
         arm: which release.
         decoder_steps: of the inversion.
     """
 
-    networks: ShadowsCell
+    networks: NetworksCell
     arm: Arm
     decoder_steps: int = 600
 
@@ -174,11 +152,6 @@ class AttackCell(Cell):
         digest, asked, others = release.manifest.digest, networks.asked, networks.others
         report("matching", 0, 1)
         matched = match(release, ensemble, asked, others)
-        target = Target.of(release, asked)
-        report("scoring shadows", 0, 1)
-        shadows = Shadows(target.features(networks.shadows), networks.halves)
-        lira, plain = attack_shadows(shadows, target.noise, seed)
-        real = attack_patients(target, ensemble, SITE, networks.pool, shadows)
         steps = iter(range(1, self.decoder_steps + 1))
         painted = invert(
             *(release, ensemble, asked, others),
@@ -194,8 +167,7 @@ class AttackCell(Cell):
             "images": Finding(
                 "", digest, matched, "image", features_mu(release, "image")
             ).to_json(),
-            "patients": _played(lira, mu, digest) | {"plain": _played(plain, mu, digest)},
-            "patients_of_the_release": real.to_json(),
+            "patients": {"allowed": None if mu is None else {"unit": "patient", "mu": mu}},
             "canaries": [canary.to_json() for canary in self._canaries(networks, release)],
             "inversion": painted.to_json(),
         }
@@ -223,13 +195,6 @@ def _tensor(images: Any) -> Any:
     import torch
 
     return torch.from_numpy(np.array(images))
-
-
-def _played(played: Played, mu: float | None, digest: str) -> dict[str, Any]:
-    """As a finding, with the interval that holds for shadows."""
-    found = Finding("", digest, played.roc, "patient", mu).to_json()
-    honest = {"auc_interval": list(played.auc_interval), "p": played.p, "words": []}
-    return found | honest | {"like_chance": played.p > 0.05}
 
 
 def _apart(release: Release, rows: Floats) -> float:

@@ -6,6 +6,7 @@ stopped experiment goes on with the cells that are not there yet.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import time
@@ -32,12 +33,23 @@ class Places:
     Args:
         data: folder of the data sets.
         runs: where trainings and releases are kept; large.
-        results: where the cells go; small.
+        results: where the cells go; small. A folder with a file for each, or a file of lines
+            (`.jsonl`).
     """
 
     data: Path
     runs: Path
     results: Path
+
+    @property
+    def in_lines(self) -> bool:
+        """Whether all cells are in one file."""
+        return self.results.suffix == ".jsonl"
+
+    @property
+    def notes(self) -> Path:
+        """Where it is noted which data the cells were made with."""
+        return (self.results.parent if self.in_lines else self.results) / "data.json"
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,21 @@ class Cell(ABC):
         return f"{self.name}-{self.digest}"
 
     def path(self, places: Places) -> Path:
-        """Of the result."""
+        """Of the result, where every cell has a file of its own."""
         return places.results / f"{self.slug}.json"
+
+    def is_there(self, places: Places) -> bool:
+        """Whether it was made."""
+        return self._kept(places) is not None
+
+    def _kept(self, places: Places) -> dict[str, Any] | None:
+        if not places.in_lines:
+            path = self.path(places)
+            return _plain(path.read_text()) if path.is_file() else None
+        if not places.results.is_file():
+            return None
+        lines = map(_plain, places.results.read_text().splitlines())
+        return next((line for line in lines if line["slug"] == self.slug), None)
 
     def result(self, places: Places, report: Report = say_nothing) -> dict[str, Any]:
         """Read what was made before, or make it and keep it, whole or not at all.
@@ -90,12 +115,34 @@ class Cell(ABC):
         `seconds` is the time of the run that finished it; what an earlier one had done is not in
         it.
         """
-        path = self.path(places)
-        if not path.is_file():
-            started = time.monotonic()
-            made = {"cell": plain(self), **self.make(places, report)}
-            made["seconds"] = round(time.monotonic() - started, 1)
+        found = self._kept(places)
+        if found is not None:
+            return found
+        started = time.monotonic()
+        made = {"cell": plain(self), **self.make(places, report)}
+        made["seconds"] = round(time.monotonic() - started, 1)
+        places.results.parent.mkdir(parents=True, exist_ok=True)
+        if places.in_lines:
+            _append(places, {"slug": self.slug, **made})
+        else:
+            path = self.path(places)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, (json.dumps(made) + "\n").encode())
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        # As the next reader finds it: numbers that went through JSON.
+        return _plain(json.dumps(made))
+
+
+def _plain(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _append(places: Places, line: dict[str, Any]) -> None:
+    """Put a line into a file that other processes may be writing, in the order of names."""
+    path = places.results
+    places.runs.mkdir(parents=True, exist_ok=True)
+    with (places.runs / f"{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lines = path.read_text().splitlines() if path.is_file() else []
+        lines = sorted([*lines, json.dumps(line)], key=lambda each: str(_plain(each)["slug"]))
+        replace_file(path, "".join(f"{each}\n" for each in lines).encode())

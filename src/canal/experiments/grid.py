@@ -107,7 +107,7 @@ def run_grid(
     watch = Watch() if watch is None else watch
     queue = _Queue(_with_needs(cells))
     for slug, cell in queue.cells.items():
-        if cell.path(places).is_file():
+        if cell.is_there(places):
             queue.here.add(slug)
             queue.begun.add(slug)
     jobs = min(jobs, len(queue.cells) - len(queue.here))
@@ -117,7 +117,7 @@ def run_grid(
 
 def missing(cells: Sequence[Cell], places: Places) -> list[Cell]:
     """Those that are not there yet, of these and of what they need."""
-    return [cell for cell in _with_needs(cells).values() if not cell.path(places).is_file()]
+    return [cell for cell in _with_needs(cells).values() if not cell.is_there(places)]
 
 
 def _with_needs(cells: Sequence[Cell]) -> dict[str, Cell]:

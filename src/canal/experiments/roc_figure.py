@@ -25,20 +25,19 @@ LOOKS = {
 LOWEST = 5e-3
 
 
-def figure(cells: list[dict[str, Any]], attack: str) -> str:
-    """ROC of one attack on logarithmic axes, with the curve that the guarantee allows.
+def figure(cells: list[dict[str, Any]]) -> str:
+    """ROC of the attack on images on logarithmic axes, with the curve that the guarantee allows.
 
     Args:
         cells: of one seed, as `canal.experiments.attacks` makes them.
-        attack: `images` or `patients`.
     """
     arms = {cell["cell"]["arm"]["name"]: cell for cell in cells}
-    mu = arms[CANAL][attack]["allowed"]["mu"]
-    drawn = {name: _curve(arms[name][attack]["roc"]) for name in ("no noise", LITTLE, CANAL)}
+    mu = arms[CANAL]["images"]["allowed"]["mu"]
+    drawn = {name: _curve(arms[name]["images"]["roc"]) for name in ("no noise", LITTLE, CANAL)}
     drawn[ALLOWED] = [(x, allowed_tpr(x, mu)) for x in np.geomspace(LOWEST, 1, 60).tolist()]
     drawn[CHANCE] = [(LOWEST, LOWEST), (1.0, 1.0)]
     styles = {name: f"curve-{number}" for number, name in enumerate(LOOKS)}
-    title = f"Membership of {attack}: members found against false alarms"
+    title = "Membership of images: members found against false alarms"
     page = lines(
         *("roc", title, drawn, "outsiders wrongly named", "members rightly named"),
         styles=styles,

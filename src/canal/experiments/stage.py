@@ -46,7 +46,7 @@ def check_data(places: Places) -> None:
 
     A data set is known by the names and sizes of its files.
     """
-    path = places.results / "data.json"
+    path = places.notes
     noted: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
     found = {}
     for name, folder in DATA_SETS.items():
@@ -65,7 +65,7 @@ def check_data(places: Places) -> None:
             f"the cells in {places.results} were made with another {', '.join(other)}; give the "
             "same data, or another --out and --runs"
         )
-    places.results.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(noted | found, indent=1) + "\n").encode())
 
 

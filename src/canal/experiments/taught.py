@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from canal.adapters.patients import Patients
 from canal.adapters.plan import DISTANCE, AdapterPlan, Allocation
 from canal.adapters.rounds import Told
 from canal.adapters.rounds import train as teach
-from canal.adapters.shared import count_parameters, share
+from canal.adapters.shared import Shared, count_parameters, share
+from canal.adapters.start import Start
 from canal.adapters.store import AdapterRelease
 from canal.adapters.taught import load_taught
 from canal.adapters.update import UpdateSettings
@@ -62,13 +64,24 @@ class Lesson:
 
     def release(self, stage: Stage, folder: Path, report: Report) -> AdapterRelease:
         """Make it, with sites in this process; noise comes from the scene's seed, alike for all."""
-        adapter = Adapter(self.parts, self.rank)
         sites = [Patients(name, stage.part(name), views=self.views) for name in stage.sites]
+        prepared = self.prepare(stage, sum(map(len, sites)), len(sites))
+        return prepared.teach(folder, sites, stage.scene.seed, report)
+
+    def prepare(self, stage: Stage, patients: int, sites: int) -> Prepared:
+        """Everything public, before any patient is asked.
+
+        Args:
+            stage: holds the initialisation and the recipient's images.
+            patients: N, as it is stated.
+            sites: how many.
+        """
+        adapter = Adapter(self.parts, self.rank)
         plan = AdapterPlan(
             self.epsilon,
-            sum(map(len, sites)),
+            patients,
             count_parameters(stage.init, adapter),
-            sites=len(sites),
+            sites=sites,
             rounds=self.rounds,
             allocation=self.allocation,
             adapter=adapter,
@@ -87,16 +100,37 @@ class Lesson:
         start = replace(shared.start, update=self.advice.settle(self.update, mechanism))
         if not self.noise:
             plan = replace(plan, allocation="none")
+        return Prepared(shared, start, plan)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rounds that can begin: all of it public.
+
+    Args:
+        shared: the network.
+        start: where it begins.
+        plan: what it costs.
+    """
+
+    shared: Shared
+    start: Start
+    plan: AdapterPlan
+
+    def teach(
+        self, folder: Path, sites: Sequence[Patients], seed: int, report: Report
+    ) -> AdapterRelease:
+        """Make the release, with noise from a seed."""
 
         def tell(told: Told) -> None:
             report("rounds", told.number, told.rounds)
 
         return teach(
             folder,
-            LocalCohorts(sites, shared.network, shared.coordinates, paired=True),
-            start,
-            plan,
-            seed=stage.scene.seed,
+            LocalCohorts(sites, self.shared.network, self.shared.coordinates, paired=True),
+            self.start,
+            self.plan,
+            seed=seed,
             not_private=True,
             report=tell,
         )

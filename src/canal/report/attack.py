@@ -11,7 +11,7 @@ from typing import Any
 from canal.attacks.finding import FORMAT
 from canal.attacks.roc import allowed_auc, allowed_tpr
 from canal.errors import DataError
-from canal.privacy.units import UNITS, Unit
+from canal.privacy.units import ALL_UNITS, Unit
 
 _FAMILY = FORMAT.partition("/")[0] + "/"
 
@@ -102,7 +102,7 @@ def _attack(content: dict[str, Any], where: str) -> Attack:
         interval=(low, high),
         tpr={_share(rate): _share(found) for rate, found in content["tpr"].items()},
         roc=tuple(sorted((_share(false), _share(true)) for false, true in content["roc"])),
-        unit=None if allowed is None else UNITS[UNITS.index(allowed["unit"])],
+        unit=None if allowed is None else ALL_UNITS[ALL_UNITS.index(allowed["unit"])],
         mu=mu,
         like_chance=bool(content["like_chance"]),
         words=tuple(str(sentence) for sentence in content["words"]),
