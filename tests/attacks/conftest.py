@@ -141,6 +141,7 @@ def make_arrays():
 def make_release(tmp_path_factory, ensemble, make_arrays):
     """A release of `ensemble`; charged to a ledger, unless there is a seed or no noise."""
     from canal.release.aggregator import create
+    from canal.release.charges import payers
     from canal.release.queries import Queries
 
     def make(preset="honest", *, arrays=None, seed=None, by=ensemble, **choices):
@@ -153,8 +154,8 @@ def make_release(tmp_path_factory, ensemble, make_arrays):
         charged = seed is None and plan.allocation != "none"
         ledger = Ledger(folder / "ledger.sqlite") if charged else None
         if ledger is not None:
-            cohorts = ("queries",) if plan.unit == "image" else SITES
-            ledger.set_budget(cohorts, plan.unit, epsilon=1e4, delta=1e-5)
+            for cohort, unit in payers(plan, SITES):
+                ledger.set_budget(cohort, unit, epsilon=1e4, delta=1e-5)
         free = plan.allocation == "none"
         return create(
             folder / "out", by, Queries.of(asked), plan, ledger=ledger, seed=seed, not_private=free

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from budgets import enough_for_patients
 from canal.privacy import Ledger
 from tiny import SITES
 
@@ -19,6 +20,8 @@ def make_ledger(tmp_path):
 
     def make(unit="patient", epsilon=20.0, name="ledger.sqlite"):
         made = Ledger(tmp_path / name)
+        if unit != "patient":
+            enough_for_patients(made, SITES)
         made.set_budget(SITES, unit, epsilon=epsilon, delta=1e-5)
         return made
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budgets import just_enough
+from budgets import enough_for_patients, just_enough
 from canal.errors import BudgetExceededError, LedgerError
 from canal.privacy import UNITS, Ledger, Participants
 from canal.release.aggregator import create
@@ -101,7 +101,7 @@ def test_a_tiny_epsilon_is_covered_in_other_units_too(epsilon):
     due = charges(plan.calibrate(), ["north"])
     made = plan.calibrate(np.arange(1.0, C + 1))
     assert {charge.unit for charge in due} == {"paper", *PATIENT, "image"}
-    assert [charge.unit for charge in due if charge.needs_budget] == ["paper"]
+    assert {charge.unit for charge in due if charge.needs_budget} == {"paper", "patient"}
     for charge in due:
         assert Fraction(charge.rho) >= exact_cost(made, charge.unit)
     assert covers(entries(due), made, ["north"])
@@ -145,9 +145,11 @@ def test_charges_too_small_are_found():
 
 def test_the_plan_says_who_pays():
     plan = Plan(8.0, 1e-5, Participants(3, 40), C, M, (2, 2))
-    assert payers(plan, COHORTS) == [(name, "patient") for name in COHORTS]
-    assert payers(replace(plan, unit="paper"), COHORTS) == [(name, "paper") for name in COHORTS]
-    assert payers(replace(plan, unit="image"), COHORTS) == [("queries", "image")]
+    patients = [(name, "patient") for name in COHORTS]
+    assert payers(plan, COHORTS) == patients
+    paper = [(name, "paper") for name in COHORTS]
+    assert payers(replace(plan, unit="paper"), COHORTS) == paper + patients
+    assert payers(replace(plan, unit="image"), COHORTS) == [("queries", "image"), *patients]
 
 
 def rows_of(ledger, action="reserve"):
@@ -178,7 +180,37 @@ def test_a_patient_budget_binds_even_when_the_plan_counts_as_the_paper_does(
     assert rows_of(ledger, "commit") == charged
 
 
-def test_a_budget_that_is_set_later_finds_what_was_spent(
+@pytest.mark.parametrize(
+    ("choices", "payer"), [({}, "north"), ({"unit": "image"}, "queries")], ids=["paper", "image"]
+)
+def test_whatever_a_plan_counts_in_its_patients_need_a_budget(
+    tmp_path, ensemble, queries, make_plan, choices, payer
+):
+    """Such plans were released at a patient's epsilon of 118 and 81 with no budget for patients."""
+    plan, ledger = make_plan("paper", **choices), Ledger(tmp_path / "ledger")
+    start = Options(progress=lambda count: pytest.fail("a network was asked"))
+    cohorts = COHORTS if payer == "north" else [payer]
+    ledger.set_budget(cohorts, plan.unit, epsilon=1e4, delta=1e-5)
+    ledger.set_budget("west", "patient", epsilon=1e4, delta=1e-5)
+    lacking = (
+        r"'north', 'south' have no patient budget.*"
+        r"ledger budget LEDGER --cohort north --cohort south --unit patient"
+    )
+    with pytest.raises(LedgerError, match=lacking):
+        create(tmp_path / "r", ensemble, queries, plan, ledger=ledger, options=start)
+    patient = plan.calibrate().guarantee.epsilon(1e-5, "patient")
+    ledger.set_budget(COHORTS, "patient", epsilon=0.99 * patient, delta=1e-5)
+    with pytest.raises(BudgetExceededError, match="the patient budget of cohort 'north'"):
+        create(tmp_path / "r", ensemble, queries, plan, ledger=ledger, options=start)
+    assert not rows_of(ledger)
+    assert not (tmp_path / "r").exists()
+    ledger.set_budget(COHORTS, "patient", epsilon=1.01 * patient, delta=1e-5)
+    create(tmp_path / "r", ensemble, queries, plan, ledger=ledger)
+    with pytest.raises(BudgetExceededError):
+        create(tmp_path / "s", ensemble, queries, plan, ledger=ledger)
+
+
+def test_a_budget_that_is_lowered_later_finds_what_was_spent(
     tmp_path, ensemble, queries, make_plan, make_ledger
 ):
     """Whatever the unit of a plan, its cost to a patient is on record."""
@@ -196,6 +228,7 @@ def test_a_budget_that_is_set_later_finds_what_was_spent(
 def test_an_image_level_plan_is_paid_by_the_queries(tmp_path, ensemble, queries, make_plan):
     plan = make_plan("paper", unit="image")
     ledger = Ledger(tmp_path / "ledger")
+    enough_for_patients(ledger, COHORTS)
     with pytest.raises(LedgerError, match=r"'queries' has no image budget.*canal ledger budget"):
         create(tmp_path / "r", ensemble, queries, plan, ledger=ledger)
     just_enough(ledger, plan, ensemble.cohorts)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from budgets import enough_for_patients
 from canal.data.synthetic import write as write_synthetic
 from canal.privacy import Ledger
 from canal.release.verification import verify
@@ -43,6 +44,7 @@ def places(tmp_path):
 
     def make(preset="honest"):
         made = Place(tmp_path / f"place-{next(numbers)}")
+        enough_for_patients(made.ledger, SITES)
         made.ledger.set_budget(SITES, UNITS[preset], epsilon=20.0, delta=1e-5)
         return made
 

@@ -328,7 +328,7 @@ def test_a_ledger_without_budget(command, tmp_path):
     command.ledger_path = command.ledger.path
     command.ledger.set_budget("elsewhere", "patient", epsilon=8.0, delta=1e-5)
     said = command.is_refused()
-    assert "cohort 'north' has no patient budget" in said
+    assert "cohorts 'north', 'south', 'west' have no patient budget" in said
     assert "canal ledger budget" in said
     assert not command.charges()
     assert not command.out.exists()

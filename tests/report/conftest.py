@@ -96,7 +96,8 @@ def made_run(tmp_path_factory, arrays):
         write_scores(folder / "hospitals" / site, test, 0.3, number)
     ensemble = load_ensemble([folder / "hospitals" / site for site in SITES], init)
     ledger = Ledger(folder / "ledger.sqlite")
-    ledger.set_budget(SITES, "paper", epsilon=100, delta=1e-5)
+    for unit in ("paper", "patient"):
+        ledger.set_budget(SITES, unit, epsilon=1e4, delta=1e-5)
     releases = {}
     for name, preset, choices, noise in (
         ("canal", "paper", {}, {"ledger": ledger}),

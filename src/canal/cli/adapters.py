@@ -188,7 +188,8 @@ def train(
     advised = Advice().directions(plan) if directions is None else directions
     plan = replace(plan, directions=advised)
     charged = seed is None and allocation != "none"
-    book = ledger_to_charge(ledger, sites, plan.unit, delta) if charged else None
+    paying = [(name, plan.unit) for name in sites]
+    book = ledger_to_charge(ledger, paying, delta) if charged else None
     update = UpdateSettings(step, momentum, averaged, decay, power)
     images = Images(init, normal=normal)
     asked = images.public(data, split, queries, recipient)

@@ -7,6 +7,7 @@ The demo has no code of its own for any of it: it runs the commands that it writ
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Iterator
@@ -98,10 +99,15 @@ def chapters(
     cohorts = " ".join(f"--cohort {site}" for site in HOSPITALS)
     releases, students = [], {"alone": "--mode alone"}
     for name, (preset, allocation) in RELEASES.items():
-        unit = "paper" if preset == "paper" else "patient"
         ledger = f"ledger-{name}.sqlite"
+        budgets = {"patient": epsilon}
+        if preset == "paper":
+            budgets = {"paper": epsilon, "patient": patients_cost(epsilon, queries)}
         releases += [
-            f"ledger budget {ledger} {cohorts} --unit {unit} --epsilon {epsilon:g}",
+            *(
+                f"ledger budget {ledger} {cohorts} --unit {unit} --epsilon {budget:g}"
+                for unit, budget in budgets.items()
+            ),
             f"release create {asked} --init init --preset {preset} --allocation {allocation} "
             f"--epsilon {epsilon:g} --ledger {ledger} --out releases/{name}",
         ]
@@ -173,6 +179,20 @@ def chapters(
         ),
         Chapter("The report", (f"report . {source}",)),
     ]
+
+
+def patients_cost(epsilon: float, queries: int) -> int:
+    """An epsilon that covers what the paper's release costs a patient: invented ones can have it.
+
+    >>> patients_cost(8, 30)
+    90
+    """
+    from canal.privacy.units import Participants
+    from canal.release.plan import Plan
+
+    people = Participants(len(HOSPITALS), queries)
+    plan = Plan.preset("paper", epsilon=epsilon, participants=people, channels=128, grid=(4, 4))
+    return 10 * math.ceil(plan.calibrate().guarantee.epsilon(plan.delta, "patient") / 10)
 
 
 def stated_patients(images: int, queries: int) -> int:

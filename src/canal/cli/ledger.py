@@ -150,17 +150,29 @@ def _said(row: Row) -> str:
     return f"epsilon {terms['epsilon']:g} at delta {terms['delta']:g}, {terms['conversion']}"
 
 
-def ledger_to_charge(path: Path | None, cohorts: Iterable[str], unit: Unit, delta: float) -> Ledger:
-    """The ledger that a release is charged to; where there is none, the line that starts one."""
+def ledger_to_charge(path: Path | None, payers: Iterable[tuple[str, Unit]], delta: float) -> Ledger:
+    """The ledger that a release is charged to; where there is none, the lines that start one.
+
+    Args:
+        path: as it was given; the usual one if not.
+        payers: who must have a budget, in which unit.
+        delta: of the release.
+    """
     from canal.errors import LedgerError
     from canal.privacy.ledger import Ledger
 
     where = Path(LEDGER) if path is None else path
     if not where.is_file():
-        names = " ".join(f"--cohort {cohort}" for cohort in cohorts)
+        cohorts: dict[Unit, list[str]] = {}
+        for cohort, unit in payers:
+            cohorts.setdefault(unit, []).append(f"--cohort {cohort}")
+        lines = [
+            f"`canal ledger budget {where} {' '.join(names)} --unit {unit} --epsilon E "
+            f"--delta {delta:g}`"
+            for unit, names in cohorts.items()
+        ]
         raise LedgerError(
             f"there is no ledger at {where} to charge; whoever answers for these patients starts "
-            f"it with `canal ledger budget {where} {names} --unit {unit} --epsilon E "
-            f"--delta {delta:g}`"
+            f"it with {' and '.join(lines)}"
         )
     return Ledger(where, must_exist=True)

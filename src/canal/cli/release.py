@@ -108,8 +108,8 @@ def create(
         plan = replace(plan, participants=people)
     broken: list[tuple[str, str]] = []
     charged = seed is None and allocation != "none"
-    paying = [cohort for cohort, _ in payers(plan, ensemble.cohorts)]
-    book = ledger_to_charge(ledger, paying, plan.unit, plan.delta) if charged else None
+    paying = payers(plan, ensemble.cohorts)
+    book = ledger_to_charge(ledger, paying, plan.delta) if charged else None
     with counting("releasing", passes(plan)) as progress:
         made = create(
             out,

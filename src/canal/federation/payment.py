@@ -7,8 +7,6 @@ alone, and the same terms asked for again after a crash are paid for already.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from canal.errors import BudgetExceededError, CommittedError, LedgerError, RefusalError
 from canal.federation.lessons import Lessons
 from canal.federation.questions import Asked
@@ -89,17 +87,10 @@ class Payment:
 
 
 def _due(name: str, asked: Asked | Lessons) -> list[Charge]:
-    """The site's own part; its patients always need a budget, whatever unit a plan counts in."""
+    """The site's own part."""
     if not asked.terms.agreement.private:
         return []
-    mine = [charge for charge in asked.due if charge.cohort == name]
-    # Where a patient who is added or removed has a budget, that one binds.
-    if any(charge.needs_budget and charge.unit == "membership" for charge in mine):
-        return mine
-    return [
-        replace(charge, needs_budget=True) if charge.unit == "patient" else charge
-        for charge in mine
-    ]
+    return [charge for charge in asked.due if charge.cohort == name]
 
 
 def _refusal(unit: str) -> str:

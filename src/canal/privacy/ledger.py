@@ -268,8 +268,12 @@ def _is_committed(rows: Sequence[Row], key: str) -> bool:
 def _check(rows: Sequence[Row], charges: Sequence[Charge]) -> None:
     """Refuse charges that go past a budget, or have none."""
     budgets = {(row.cohort, row.unit) for row in rows if row.action == "budget"}
+    missing = [c for c in charges if c.needs_budget and (c.cohort, c.unit) not in budgets]
+    if missing:
+        unit = missing[0].unit
+        raise _no_budget([charge.cohort for charge in missing if charge.unit == unit], unit)
     for charge in charges:
-        if not charge.needs_budget and (charge.cohort, charge.unit) not in budgets:
+        if (charge.cohort, charge.unit) not in budgets:
             continue
         balance = _balance(rows, charge.cohort, charge.unit, draws=charge.draws)
         if charge.rho > balance.remaining:
@@ -288,15 +292,22 @@ def _check(rows: Sequence[Row], charges: Sequence[Charge]) -> None:
             )
 
 
+def _no_budget(cohorts: Sequence[str], unit: Unit) -> LedgerError:
+    names = ", ".join(repr(name) for name in cohorts)
+    flags = " ".join(f"--cohort {name}" for name in cohorts)
+    return LedgerError(
+        f"cohort{'s' * (len(cohorts) > 1)} {names} {'have' if len(cohorts) > 1 else 'has'} no "
+        f"{unit} budget in this ledger; whoever answers for them sets one with "
+        f"`canal ledger budget LEDGER {flags} --unit {unit} --epsilon E --delta D`"
+    )
+
+
 def _balance(rows: Sequence[Row], cohort: str, unit: Unit, *, draws: int = 0) -> Balance:
     """The balance, and what would remain with `draws` more noise values to pay for."""
     mine = [row for row in rows if row.cohort == cohort and row.unit == unit]
     budgets = [row for row in mine if row.action == "budget"]
     if not budgets:
-        raise LedgerError(
-            f"cohort {cohort!r} has no {unit} budget in this ledger; set one with "
-            f"`canal ledger budget LEDGER --cohort {cohort} --unit {unit} --epsilon E --delta D`"
-        )
+        raise _no_budget([cohort], unit)
     terms = json.loads(budgets[-1].note)
     epsilon, delta, conversion = terms["epsilon"], terms["delta"], terms["conversion"]
     committed = {row.key for row in mine if row.action == "commit"}

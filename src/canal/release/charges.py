@@ -21,16 +21,18 @@ _TEACHERS: tuple[Unit, ...] = ("patient", "paper", "membership")
 
 
 def payers(plan: Plan, cohorts: Sequence[str]) -> list[tuple[str, Unit]]:
-    """Who must have a budget in the unit of this plan: the teachers' cohorts, or the queries."""
-    return [(name, plan.unit) for name in ([QUERIES] if plan.unit == "image" else cohorts)]
+    """Who must have a budget: every cohort for its patients, and whoever the plan's unit names."""
+    own = [(name, plan.unit) for name in ([QUERIES] if plan.unit == "image" else cohorts)]
+    patients: list[tuple[str, Unit]] = [(name, "patient") for name in cohorts]
+    return list(dict.fromkeys(own + patients))
 
 
 def charges(calibrated: CalibratedPlan, cohorts: Sequence[str]) -> list[Charge]:
     """What a release costs everyone, in every unit.
 
-    Whatever unit a plan counts in, its cost to a patient is written down for each cohort: a budget
-    at patient level binds, and one that is set later finds what was spent. So is the cost to a
-    query image, unless it is infinite and nobody said that there is a budget.
+    Whatever unit a plan counts in, the patients of each cohort need a budget that covers its cost
+    to a patient. So does whoever the plan's own unit names. The cost to a query image is written
+    down as well, unless it is infinite, and binds where there is a budget.
 
     Args:
         calibrated: the plan with flat weights; what it costs does not depend on them, up to
