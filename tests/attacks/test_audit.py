@@ -198,7 +198,12 @@ def test_a_canary_that_pays_more_than_is_allowed(honest, secrets):
     assert replace(found, canary=good).holds
     assert not replace(found, canary=bad).holds
     assert "above" in bad.words()
-    assert good.words() in replace(found, canary=good).words()
+    assert "epsilon 1.6" not in bad.verdict
+    for canary in (good, bad):
+        told = replace(found, canary=canary)
+        assert canary.verdict in told.words()
+        assert canary.words() not in told.words()
+        assert canary.words() in told.individual()["words"]
 
 
 def test_progress_adds_up_to_the_work(honest, secrets):

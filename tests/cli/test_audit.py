@@ -77,12 +77,13 @@ def test_a_bound_and_a_canary(home, call):
     assert done.exit_code == 0, done.output
     assert "NOT PRIVATE: the noise is seeded" in done.output
     assert "That is not refuted" in done.output
-    assert "Trained with and without one patient, the teacher of north" in done.output
+    assert "the accounting covers it" in done.output
     found = json.loads((home / "audit.json").read_text())
     assert found["format"] == "canal-audit/1"
     assert found["holds"]
-    assert 0 < found["canary"]["mu"] <= found["canary"]["allowed"]["mu"]
-    assert done.stdout.splitlines()[:-1] == found["words"]
+    assert found["canary"].keys() == {"allowed", "holds", "words"}
+    assert done.stdout.splitlines()[:-2] == found["words"]
+    assert "--private FILE keeps them for the hospital" in done.stdout.splitlines()[-2]
 
 
 def test_the_noise_in_the_folder_is_seen_with_its_teachers(home, call):

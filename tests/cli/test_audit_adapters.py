@@ -32,17 +32,26 @@ def home(tmp_path_factory):
     return home
 
 
+def individual(home):
+    """A file for the hospital alone."""
+    (home / "own.private").mkdir(exist_ok=True)
+    return home / "own.private" / "individual_losses.json"
+
+
 def test_bounds_and_patients(home):
-    asked = (*OWN, *SPLIT, "--part", "ultrasound", "--out", "audit.json")
+    kept = individual(home)
+    asked = (*OWN, *SPLIT, "--part", "ultrasound", "--out", "audit.json", "--private", kept)
     said = call_here(home, "audit", "rehearsal", *QUICK, *asked)
     assert "NOT PRIVATE: the noise is seeded" in said
-    assert re.search(r"Of \d+ patients of ultrasound, the one that moved this release most", said)
     found = json.loads((home / "audit.json").read_text())
     assert found["holds"]
     assert [game["unit"] for game in found["games"]] == ["membership", "patient"]
-    assert 0 < found["canary"]["median"]["mu"] <= found["canary"]["mu"]
-    assert found["canary"]["mu"] <= found["canary"]["allowed"]["mu"]
-    assert said.splitlines()[:-1] == found["words"]
+    canary = json.loads(kept.read_text())["canary"]
+    assert re.match(r"Of \d+ patients of ultrasound, the one that moved this", canary["words"])
+    assert 0 < canary["median"]["mu"] <= canary["mu"] <= canary["allowed"]["mu"]
+    assert sorted(each["mu"] for each in canary["each"].values())[-1] == canary["mu"]
+    assert len(canary["each"]) == canary["patients"] == canary["among"]
+    assert said.splitlines()[:-2] == found["words"]
 
 
 def test_the_report_shows_it(home):
@@ -56,10 +65,11 @@ def test_the_report_shows_it(home):
 def test_a_few_patients_of_a_folder_for_programs(home):
     folder = ("--init", "init", "--data", "data/endoscopy")
     asked = (*QUICK, *folder, "--most", "1", "--unit", "membership", "--json")
-    found = json.loads(call_here(home, "audit", "rehearsal", *asked))
+    found = json.loads(call_here(home, "audit", "rehearsal", *asked, "--private", individual(home)))
     assert [game["unit"] for game in found["games"]] == ["membership"]
-    assert found["canary"]["cohort"] == "endoscopy"
-    assert found["canary"]["patients"] == 1 < found["canary"]["among"]
+    canary = json.loads(individual(home).read_text())["canary"]
+    assert canary["cohort"] == "endoscopy"
+    assert canary["patients"] == len(canary["each"]) == 1 < canary["among"]
 
 
 def test_scans_of_healthy_patients_stay_out_if_asked(home):
@@ -78,8 +88,10 @@ def test_scans_of_healthy_patients_stay_out_if_asked(home):
     for flag in ("--normal", "--no-normal"):
         asked = (*one, "--queries", "data/endoscopy", *few, flag, "--out", f"busi{flag}")
         call_here(home, "adapters", "train", *asked)
-        asked = (f"busi{flag}", *QUICK, *one, flag, "--unit", "membership", "--json")
-        paid[flag] = json.loads(call_here(home, "audit", *asked))["canary"]["among"]
+        kept = individual(home)
+        asked = (f"busi{flag}", *QUICK, *one, flag, "--unit", "membership", "--private", kept)
+        call_here(home, "audit", *asked)
+        paid[flag] = json.loads(kept.read_text())["canary"]["among"]
     assert paid == {"--normal": 4, "--no-normal": 3}
     sums = [load_file(next((home / f"busi{flag}").glob("*.safetensors"))) for flag in paid]
     assert any((sums[0][name] != sums[1][name]).any() for name in sums[0])
@@ -129,6 +141,10 @@ def test_a_fault_is_exit_code_2(home, monkeypatch):
         ((*OWN, "--part", "ultrasound"), "give --split"),
         ((*OWN, "--most", "0"), "most = 0 must be at least 1"),
         ((*OWN, "--chunk", "0"), "chunk = 0 must be a whole number, at least 1"),
+        (("--private", "losses.json"), "--private losses.json would be empty"),
+        ((*OWN, "--private", "losses.json"), "which holds what others may read"),
+        ((*OWN, "--private", "rehearsal/losses.json"), "which holds what others may read"),
+        ((*OWN, "--private", "nowhere/losses.json"), "must be a file in a folder that exists"),
     ],
 )
 def test_what_a_person_can_mend(home, arguments, word):

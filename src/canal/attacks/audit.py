@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from canal.attacks.canary import Canary
+from canal.attacks.individual import LOOKED_AT
 from canal.attacks.outcome import ALARM, CONFIDENCE, Outcome
 from canal.attacks.traces import Check
 from canal.files import replace_file
@@ -32,7 +33,9 @@ class Audit:
         outcomes: one a game.
         checks: of what noise must not leave behind.
         canary: what one real patient moved, where somebody trained without; or what real patients
-            paid for rounds (`canal.attacks.paid`).
+            paid for rounds (`canal.attacks.paid`). Its figures are not in this file, nor in words.
+        residue: checks that were made with what a site keeps; of them the public learns which
+            passed, and no figure (`individual` has them).
     """
 
     release: str
@@ -43,13 +46,19 @@ class Audit:
     outcomes: tuple[Outcome, ...]
     checks: tuple[Check, ...]
     canary: Canary | None = None
+    residue: tuple[Check, ...] = ()
 
     @property
     def holds(self) -> bool:
         """Whether nothing was refuted; no proof that all is well."""
-        fine = all(check.passed is not False for check in self.checks)
+        fine = all(check.passed is not False for check in self._all_checks)
         covered = self.canary is None or self.canary.holds
         return fine and covered and not any(outcome.refuted for outcome in self.outcomes)
+
+    @property
+    def _all_checks(self) -> tuple[Check, ...]:
+        """All of them, as the public may see them."""
+        return *self.checks, *(replace(each, detail=LOOKED_AT) for each in self.residue)
 
     @property
     def paper_falls_short(self) -> bool:
@@ -103,10 +112,10 @@ class Audit:
                 "falls short: it is a guarantee for nobody."
             )
         if self.canary is not None:
-            said.append(self.canary.words())
+            said.append(self.canary.verdict)
         said += [
             f"{check.what.capitalize()}: {check.detail}."
-            for check in self.checks
+            for check in self._all_checks
             if check.passed is False or check.folder
         ]
         said.append(
@@ -129,8 +138,22 @@ class Audit:
             "itself is said below."
         )
 
+    def individual(self) -> dict[str, Any] | None:
+        """What only those may see who hold the data; None if they were not asked for it."""
+        if self.canary is None and not self.residue:
+            return None
+        return {
+            "release": self.release,
+            "canary": None if self.canary is None else self.canary.to_json(),
+            "checks": [check.to_json() for check in self.residue],
+            "words": [
+                *([] if self.canary is None else [self.canary.words()]),
+                *(f"{check.what.capitalize()}: {check.detail}." for check in self.residue),
+            ],
+        }
+
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """As plain values, for the public."""
         return {
             "format": FORMAT,
             "release": self.release,
@@ -145,8 +168,8 @@ class Audit:
             "false_alarm": ALARM,
             "stated": {unit: finite_or_none(value) for unit, value in self.stated.items()},
             "games": [outcome.to_json() for outcome in self.outcomes],
-            "checks": [check.to_json() for check in self.checks],
-            "canary": None if self.canary is None else self.canary.to_json(),
+            "checks": [check.to_json() for check in self._all_checks],
+            "canary": None if self.canary is None else self.canary.public(),
             "paper_falls_short": self.paper_falls_short,
             "holds": self.holds,
             "words": self.words(),

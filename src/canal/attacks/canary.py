@@ -56,8 +56,34 @@ class Canary:
         """By the exact curve."""
         return exact_epsilon(self.mu, self.delta)
 
+    @property
+    def verdict(self) -> str:
+        """What the public may know: whether it is covered, and by what, in words."""
+        if math.isinf(self.allowed):
+            return "What real patients lost was looked at; nothing is promised that it could break."
+        worst = number(exact_epsilon(self.allowed, self.delta))
+        if not self.holds:
+            return (
+                "What real patients lost was looked at, and it is above what the accounting allows "
+                f"the worst patient, epsilon {worst}."
+            )
+        return (
+            "What real patients lost was looked at, and the accounting covers it: the worst "
+            f"patient is allowed epsilon {worst}. The figures stay with those who hold the data."
+        )
+
+    def public(self) -> dict[str, Any]:
+        """Everything about it that is no figure of a patient's, as plain values."""
+        return {"allowed": self._allowed(), "holds": self.holds, "words": self.verdict}
+
+    def _allowed(self) -> dict[str, float | None]:
+        return {
+            "mu": finite_or_none(self.allowed),
+            "epsilon": finite_or_none(exact_epsilon(self.allowed, self.delta)),
+        }
+
     def words(self) -> str:
-        """What it means."""
+        """What it means, in figures without noise: not for the public."""
         said = (
             f"Trained with and without one patient, the teacher of {self.cohort} moves this "
             f"release by epsilon {number(self.epsilon)} at delta {short(self.delta)}, exactly"
@@ -70,15 +96,12 @@ class Canary:
         return f"{said}; the accounting allows the worst patient {number(worst)}."
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; null is infinite."""
+        """As plain values; null is infinite. Not for the public."""
         return {
             "cohort": self.cohort,
             "mu": finite_or_none(self.mu),
             "epsilon": finite_or_none(self.epsilon),
-            "allowed": {
-                "mu": finite_or_none(self.allowed),
-                "epsilon": finite_or_none(exact_epsilon(self.allowed, self.delta)),
-            },
+            "allowed": self._allowed(),
             "holds": self.holds,
             "words": self.words(),
         }

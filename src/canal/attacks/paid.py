@@ -8,14 +8,14 @@ $$\mu = \Bigl(\sum_t \sum_b \lVert \gamma n_{t,b} \rVert^2 / \sigma_b^2
 tells apart (the accounting of individuals, Feldman and Zrnic 2021). No sampling is needed. It is
 what *this* patient paid on *this* way, which other noise would have led elsewhere; the guarantee
 is for the worst patient and any way. These numbers have no noise in them: they are for the
-hospital, not for the public.
+hospital, not for the public (`canal.attacks.individual`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,12 +46,14 @@ class Paid(Canary):
         longest: the length of the longest block of anybody in any round, of which 1 is the bound.
         patients: how many were looked at.
         among: how many there are.
+        each: $\mu$ of every one that was looked at, by name.
     """
 
     median: float
     longest: float
     patients: int
     among: int
+    each: dict[str, float] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -87,6 +89,13 @@ class Paid(Canary):
             "longest": self.longest,
             "patients": self.patients,
             "among": self.among,
+            "each": {
+                who: {
+                    "mu": finite_or_none(mu),
+                    "epsilon": finite_or_none(exact_epsilon(mu, self.delta)),
+                }
+                for who, mu in self.each.items()
+            },
         }
 
 
@@ -192,4 +201,5 @@ def measure(
         longest,
         len(people),
         among or len(people),
+        dict(zip(people.rows, paid.tolist(), strict=True)),
     )

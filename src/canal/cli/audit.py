@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,16 +119,38 @@ def audit(
         ),
     ] = None,
     normal: Normal = True,
-    out: Annotated[Path | None, typer.Option(help="A JSON file, for the report.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A JSON file for the report; no figure of a patient.")
+    ] = None,
+    private: Annotated[
+        Path | None,
+        typer.Option(
+            help="A JSON file for the hospital alone, outside of the run: what each of its "
+            "patients lost, and other figures without noise.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Tell two worst-case worlds apart, with the code of a release: a lower bound on epsilon."""
+    """Tell two worst-case worlds apart, with the code of a release: a lower bound on epsilon.
+
+    What is computed with the data of patients has no noise. It is shown at a terminal, and kept
+    with --private; a pipe, --out and --json never get it.
+    """
     from canal.adapters.kinds import open_release
     from canal.adapters.store import AdapterRelease
+    from canal.attacks import individual
     from canal.attacks.kinds import auditor_of
 
     given = _Given(teacher, queries, without, init, data, most, chunk, split, part, normal)
     opened = open_release(release)
+    if private is not None:
+        if not (queries or data):
+            raise InvalidValueError(
+                f"--private {private} would be empty: nothing was asked that needs a site's data; "
+                "leave it out, or give --init and --data, or --teacher and --queries"
+            )
+        individual.check_place(private, release, out)
     chosen = () if unit is None else (unit,)
     if isinstance(opened, AdapterRelease):
         found = _of_adapters(opened, given, auditor_of(opened, draws=draws, units=chosen))
@@ -135,15 +158,36 @@ def audit(
         found = _of_features(opened, given, auditor_of(opened, draws=draws, units=chosen))
     if out is not None:
         found.write(out)
+    kept = found.individual()
+    if kept is not None and private is not None:
+        individual.write(private, kept)
     if as_json:
         print_json(found.to_json())
     else:
         for sentence in found.words():
             typer.echo(sentence)
-        if out is not None:
-            typer.echo(out)
+        if kept is not None:
+            _show(kept["words"], private)
+        for file in (out, private):
+            if file is not None:
+                typer.echo(file)
     if not found.holds:
         raise typer.Exit(2)
+
+
+def _show(figures: Sequence[str], private: Path | None) -> None:
+    """To whoever sits there, and to no file that a shell makes of it."""
+    from canal.attacks.individual import STAYS
+
+    if sys.stdout.isatty():
+        for sentence in figures:
+            typer.echo(sentence)
+        typer.echo(STAYS)
+    elif private is None:
+        typer.echo(
+            "This is no terminal, so figures of patients are not printed; --private FILE keeps "
+            "them for the hospital."
+        )
 
 
 def _play(auditor: Auditor) -> Audit:
@@ -171,7 +215,7 @@ def _of_features(release: Release, given: _Given, auditor: Auditor) -> Audit:
     found = _play(auditor)
     if given.teacher and given.queries is not None:
         ensemble, asked = _asked(given.teacher, given.queries, given.split, given.part)
-        found = replace(found, checks=(*found.checks, *_folder(release, ensemble, asked)))
+        found = replace(found, residue=tuple(_folder(release, ensemble, asked)))
         if given.without is not None:
             found = replace(found, canary=_canary(release, ensemble, given.without, asked))
     return found

@@ -126,7 +126,7 @@ def train(
     name = cohort if split is not None else ""
     with training(name or "teacher", settings.training.steps) as report:
         made = make(out, init, arrays, settings.training, name=name, report=report)
-    typer.echo(f"{out}: teacher of {made.notes['images']} images from {made.initialisation[:12]}")
+    typer.echo(f"{out}: teacher from {made.initialisation[:12]}")
 
 
 @teacher_app.command()

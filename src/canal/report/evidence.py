@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from canal.attacks import audit, inversion
+from canal.attacks import audit, individual, inversion
 from canal.errors import DataError
 from canal.release.digits import downwards, number, prose, upwards
 
@@ -44,16 +44,28 @@ def read_evidence(path: Path, where: str) -> Evidence | None:
     """Read a file; None if it is neither an inversion nor an audit.
 
     Raises:
-        DataError: it says that it is one, and is not.
+        DataError: it says that it is one, and is not; or it has figures of patients in it, which
+            no page may show.
     """
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None  # somebody's file; an attack of ours is read, and refused, elsewhere
     stated = content.get("format") if isinstance(content, dict) else None
+    if str(stated).startswith(individual.FAMILY):
+        raise DataError(
+            f"{path} has figures of patients without noise, which must not leave the hospital, and "
+            "a report does; move it out of the run"
+        )
     if stated not in _TABLES:
         return None
     name, head, rows = _TABLES[stated]
+    if stated == audit.FORMAT and _tells_of_patients(content):
+        raise DataError(
+            f"{path} is an audit of an older version, with privacy losses of patients that have no "
+            "noise and must not leave the hospital; delete it, or move it out of the run, and "
+            "audit again"
+        )
     try:
         return Evidence(
             where=where,
@@ -66,6 +78,17 @@ def read_evidence(path: Path, where: str) -> Evidence | None:
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path} cannot be read ({error!r}); make it again") from error
+
+
+def _tells_of_patients(content: dict[str, Any]) -> bool:
+    """Whether it has more of real patients than whether the accounting covers them.
+
+    Its words are what a page copies, so they are looked at as well.
+    """
+    canary = content.get("canary")
+    return (canary is not None and not (isinstance(canary, dict) and canary.keys() <= _PUBLIC)) or (
+        any(phrase in str(content.get("words")) for phrase in _FIGURES)
+    )
 
 
 def _pictures(content: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -118,6 +141,9 @@ def _checks(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
+# What an audit says of real patients, and how older ones began to tell their figures.
+_PUBLIC = {"allowed", "holds", "words"}
+_FIGURES = ("the one that moved this release most", "Trained with and without one patient")
 Rows = Callable[[dict[str, Any]], list[tuple[str, ...]]]
 _TABLES: dict[str, tuple[str, tuple[str, ...], Rows]] = {
     inversion.FORMAT: ("Feature inversion", ("Picture", "SSIM", "PSNR"), _pictures),

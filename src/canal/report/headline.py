@@ -40,11 +40,8 @@ def _hospitals(run: Run) -> Iterator[str]:
     teachers = run.having("teacher")
     if not teachers:
         return
-    each = [
-        f"{teacher.about.notes.get('site') or teacher.where} with "
-        f"{_count(teacher.about.notes.get('images'), 'image')}"
-        for teacher in teachers
-    ]
+    # How many images each has is the size of its cohort, which nobody else is to know.
+    each = [str(teacher.about.notes.get("site") or teacher.where) for teacher in teachers]
     several = len(teachers) > 1
     yield (
         f"{_number(len(teachers))} hospital{'s' * several} ({_listed(each)}) trained "

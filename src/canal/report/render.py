@@ -56,7 +56,7 @@ def _footer(pictured: bool) -> str:
     warning = " It shows images of patients: share it as you would share those." if pictured else ""
     about = (
         "This page was made with the private networks at hand, and no ε covers it: Dice of "
-        "teachers, sizes of cohorts, what an attack with the true teachers got. Hand out the "
+        "teachers, what an attack with the true teachers got. Hand out the "
         "release, not the page. It needs nothing else: no script, nothing to load."
     )
     return f"<footer>{note(about + warning)}</footer>"

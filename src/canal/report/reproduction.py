@@ -60,7 +60,10 @@ def _trained(network: Network) -> tuple[str, ...]:
     notes, training = network.about.notes, network.training
     role = str(notes.get("mode") or network.role)
     seed = training.get("seed", notes.get("seed"))
-    counted = (notes.get("images"), training.get("steps"), training.get("batch_size"), seed)
+    # How many images a hospital has is not for a page that others read.
+    own = network.role == "teacher" or role == "pooled"
+    images = None if own else notes.get("images")
+    counted = (images, training.get("steps"), training.get("batch_size"), seed)
     words = f"student, {role}" if network.role == "student" else role
     return (
         f"{code(network.where)}<small>{escape(words)}</small>",
