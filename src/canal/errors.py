@@ -43,6 +43,10 @@ class CommittedError(LedgerError):
     """The charge was used for something else already."""
 
 
+class ForbiddenError(LedgerError):
+    """A cohort does not allow releases of this kind, which protect nobody."""
+
+
 class BudgetExceededError(LedgerError):
     """A charge would go past the budget of its cohort.
 

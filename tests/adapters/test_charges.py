@@ -81,7 +81,7 @@ def test_a_budget_of_exactly_enough_pays_for_one_such_release(relation, conversi
 def test_without_a_budget_nobody_pays(tmp_path):
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_budget("west", "patient", epsilon=1.0, delta=1e-5)
-    with pytest.raises(LedgerError, match="'north' has no membership budget"):
+    with pytest.raises(LedgerError, match="'north', 'south' have no membership budget"):
         ledger.reserve("first", charges(PLAN.calibrate(), COHORTS))
 
 

@@ -165,7 +165,7 @@ def test_a_private_release_needs_a_ledger_that_is_there(places, make_release, ma
     with pytest.raises(LedgerError):
         make_release(place.out, cohorts=cohorts, ledger=place.out.with_name("none.sqlite"))
     empty = Ledger(place.out.with_name("empty.sqlite"))
-    with pytest.raises(LedgerError, match="has no membership budget"):
+    with pytest.raises(LedgerError, match="have no membership budget"):
         make_release(place.out, cohorts=cohorts, ledger=empty)
     assert not place.out.exists()
 

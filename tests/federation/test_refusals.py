@@ -121,6 +121,16 @@ def test_a_release_without_noise(make_hospitals, make_order):
         run(order, hospitals.transport)
 
 
+def test_a_sites_ledger_forbids_research_runs(make_hospitals, make_order):
+    """Also where its terms allow them: whoever answers for the patients has the last word."""
+    hospitals = make_hospitals(research=True)
+    hospitals.ledger("south").forbid("south", ["seeded"])
+    with pytest.raises(FederationError, match="south refuses: this site's ledger forbids"):
+        run(make_order(seed=1), hospitals.transport)
+    hospitals.ledger("south").allow("south", ["seeded"])
+    assert not run(make_order(seed=1), hospitals.transport).private
+
+
 class TestOrder:
     """Every question at its time, or not at all."""
 

@@ -9,6 +9,7 @@ import pytest
 from canal.errors import (
     BudgetExceededError,
     CommittedError,
+    ForbiddenError,
     InvalidValueError,
     LedgerError,
     UnknownUnitError,
@@ -198,3 +199,32 @@ def test_bad_requests(ledger):
         ledger.reserve("a", [Charge("north", "patient", 0.1)] * 2)
     with pytest.raises(LedgerError, match="never reserved"):
         ledger.commit("a")
+
+
+def test_a_cohort_forbids_releases_that_protect_nobody(ledger):
+    """Each kind by itself, until it is allowed again; rows that stay, and cost nothing."""
+    left = ledger.balance("north", "patient")
+    ledger.forbid(["north", "south"], ["seeded", "noiseless"])
+    ledger.allow("south", ["seeded"])
+    ledger.check_allowed(["north", "south"], seeded=False, noiseless=False)
+    ledger.check_allowed(["south", "west"], seeded=True, noiseless=False)
+    for kinds in ({"seeded": True, "noiseless": False}, {"seeded": False, "noiseless": True}):
+        (kind,) = (kind for kind, is_asked in kinds.items() if is_asked)
+        with pytest.raises(ForbiddenError, match=f"ledger allow .* --cohort north --{kind}"):
+            ledger.check_allowed(["west", "north"], **kinds)
+    with pytest.raises(ForbiddenError, match="noiseless releases of 'north', 'south'"):
+        ledger.check_allowed(["north", "south"], seeded=False, noiseless=True)
+    assert ledger.balance("north", "patient") == left
+    said = [(row.action, row.cohort, row.note) for row in ledger.verify()][2:]
+    assert said == [
+        *(
+            ("forbid", name, kind)
+            for name in ("north", "south")
+            for kind in ("seeded", "noiseless")
+        ),
+        ("allow", "south", "seeded"),
+    ]
+    for cohort, kinds in (("north", []), ("north", ["public"]), (["north", ""], ["seeded"])):
+        with pytest.raises(InvalidValueError):
+            ledger.forbid(cohort, kinds)
+    assert len(ledger.rows()) == 7

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgets import enough_for_patients, just_enough
-from canal.errors import BudgetExceededError, LedgerError
+from canal.errors import BudgetExceededError, ForbiddenError, LedgerError
 from canal.privacy import UNITS, Ledger, Participants
 from canal.release.aggregator import create
 from canal.release.charges import charges, covers, payers
@@ -274,3 +274,19 @@ def test_a_budget_of_exactly_enough(tmp_path, ensemble, queries, make_plan, choi
     assert balance.epsilon_spent == pytest.approx(plan.epsilon, rel=1e-9)
     assert 0 <= balance.remaining < 1e-9 * balance.budget
     assert math.isclose(balance.budget, balance.spent, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["seeded", "noiseless"])
+def test_what_a_ledger_forbids_is_not_computed(tmp_path, ensemble, queries, make_plan, kind):
+    """Nothing is charged for it, so nobody would have asked the ledger."""
+    ledger = Ledger(tmp_path / "ledger")
+    how = {"seed": 1} if kind == "seeded" else {"not_private": True}
+    plan = make_plan(allocation="canal" if kind == "seeded" else "none")
+    ledger.forbid("south", [kind])
+    start = Options(progress=lambda count: pytest.fail("a network was asked"))
+    with pytest.raises(ForbiddenError, match=f"forbids {kind} releases of 'south'"):
+        create(tmp_path / "r", ensemble, queries, plan, ledger=ledger, options=start, **how)
+    assert not list(tmp_path.glob("r*"))
+    ledger.allow("south", [kind])
+    assert not create(tmp_path / "r", ensemble, queries, plan, ledger=ledger, **how).private
+    assert not rows_of(ledger)

@@ -76,6 +76,10 @@ class Command:
         said = process.communicate(timeout=120)
         return process.returncode, *said
 
+    def run(self, *words):
+        """Exit code and what is said of another command."""
+        return here(self.data, self.data / "cache", *words)
+
     def is_refused(self, *more, out=None):
         """Run it; give the one sentence that it says."""
         code, said, complained = self.ends(*more, out=out)
@@ -335,3 +339,20 @@ def test_a_ledger_without_budget(command, tmp_path):
     command.ledger.set_budget(SITES, "patient", epsilon=8.0, delta=1e-5)
     command.succeeds()
     command.assert_finished()
+
+
+def test_a_ledger_that_forbids_what_it_is_not_charged_for(command):
+    """`--ledger`, CANAL_LEDGER or the usual name: it is asked for a research run as well."""
+    rules = ("--cohort", "north", "--seeded", "--noiseless")
+    assert command.run("ledger", "forbid", command.ledger_path, *rules)[:2] == (
+        0,
+        "cohort north: noiseless and seeded releases are forbidden\n",
+    )
+    assert "--cohort north --seeded" in command.is_refused("--seed", "1")
+    said = command.is_refused("--allocation", "none", "--not-private")
+    assert "forbids noiseless releases of 'north'" in said
+    assert not command.out.exists()
+    code, _, complained = command.run("ledger", "forbid", command.ledger_path, *rules[:2])
+    assert (code, complained.count("\n")) == (2, 1)
+    command.run("ledger", "allow", command.ledger_path, *rules)
+    command.succeeds("--seed", "1")

@@ -88,7 +88,8 @@ def train(
         cohorts: all sites; private.
         start: where the rounds begin.
         plan: what is asked for.
-        ledger: is charged before any patient is asked; one that is there already.
+        ledger: is charged before any patient is asked; one that is there already. A research run
+            is not charged, but asks whether the ledger forbids it.
         seed: of the noise of a research run, which protects nobody and is not charged.
         not_private: must be said to release without noise (allocation `none`).
         about: what its makers say about the release: purpose, contact.
@@ -96,7 +97,7 @@ def train(
     """
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
-    check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
+    check_protection(plan, cohorts.names, seed=seed, ledger=ledger, not_private=not_private)
     return aggregate(
         *(out, cohorts, start, plan),
         ledger=ledger,

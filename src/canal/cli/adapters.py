@@ -159,6 +159,7 @@ def train(
     from canal.cli.progress import measuring
     from canal.cli.progress import rounds as watching
     from canal.errors import InvalidValueError
+    from canal.release.publication import check_protection
     from canal.release.record import About
     from canal.release.workspace import Workspace
 
@@ -189,7 +190,8 @@ def train(
     plan = replace(plan, directions=advised)
     charged = seed is None and allocation != "none"
     paying = [(name, plan.unit) for name in sites]
-    book = ledger_to_charge(ledger, paying, delta) if charged else None
+    book = ledger_to_charge(ledger, paying, delta, charged=charged)
+    check_protection(plan, list(sites), seed=seed, ledger=book, not_private=not_private)
     update = UpdateSettings(step, momentum, averaged, decay, power)
     images = Images(init, normal=normal)
     asked = images.public(data, split, queries, recipient)
@@ -198,7 +200,7 @@ def train(
         for name, folder in sites.items()
     ]
     workspace = Workspace(out)
-    if book is not None and not workspace.is_begun:
+    if book is not None and charged and not workspace.is_begun:
         # Again when it is charged; but measuring takes a while, and would be for nothing.
         book.check(charges(plan.calibrate(), list(sites)))
     with measuring("measuring on public images") as progress:

@@ -13,7 +13,7 @@ from canal.privacy.units import Unit
 
 if TYPE_CHECKING:
     from canal.privacy.chain import Row
-    from canal.privacy.ledger import Ledger
+    from canal.privacy.ledger import Ledger, Unprotected
 
 ledger_app = typer.Typer(
     no_args_is_help=True, help="Who may spend what, what was spent, and whether anyone edited it."
@@ -140,6 +140,53 @@ def budget(
         )
 
 
+_Cohorts = Annotated[list[str], typer.Option("--cohort", help="A site's cohort; or several.")]
+_Seeded = Annotated[bool, typer.Option("--seeded", help="Noise from a seed: anyone can redo it.")]
+_Noiseless = Annotated[bool, typer.Option("--noiseless", help="No noise at all.")]
+
+
+@ledger_app.command()
+def forbid(
+    path: _Path, cohort: _Cohorts, seeded: _Seeded = False, noiseless: _Noiseless = False
+) -> None:
+    """Refuse from now on releases of a cohort that protect nobody; it stays on record."""
+    from canal.privacy.ledger import Ledger
+
+    Ledger(path, must_exist=True).forbid(cohort, _kinds(seeded, noiseless))
+    _say_rules(path, cohort)
+
+
+@ledger_app.command()
+def allow(
+    path: _Path, cohort: _Cohorts, seeded: _Seeded = False, noiseless: _Noiseless = False
+) -> None:
+    """Take back what `canal ledger forbid` said; both stay on record."""
+    from canal.privacy.ledger import Ledger
+
+    Ledger(path, must_exist=True).allow(cohort, _kinds(seeded, noiseless))
+    _say_rules(path, cohort)
+
+
+def _kinds(seeded: bool, noiseless: bool) -> list[Unprotected]:
+    from canal.errors import InvalidValueError
+
+    kinds: list[tuple[Unprotected, bool]] = [("seeded", seeded), ("noiseless", noiseless)]
+    chosen = [kind for kind, is_meant in kinds if is_meant]
+    if not chosen:
+        raise InvalidValueError("say which releases are meant: --seeded, --noiseless, or both")
+    return chosen
+
+
+def _say_rules(path: Path, cohorts: Iterable[str]) -> None:
+    from canal.privacy.ledger import Ledger, forbidden
+
+    rows = Ledger(path, must_exist=True).rows()
+    for name in cohorts:
+        kinds = sorted(forbidden(rows, name))
+        said = f"{' and '.join(kinds)} releases are forbidden" if kinds else "nothing is forbidden"
+        typer.echo(f"cohort {name}: {said}")
+
+
 def _said(row: Row) -> str:
     """The note of a row, in words."""
     import json
@@ -150,29 +197,34 @@ def _said(row: Row) -> str:
     return f"epsilon {terms['epsilon']:g} at delta {terms['delta']:g}, {terms['conversion']}"
 
 
-def ledger_to_charge(path: Path | None, payers: Iterable[tuple[str, Unit]], delta: float) -> Ledger:
-    """The ledger that a release is charged to; where there is none, the lines that start one.
+def ledger_to_charge(
+    path: Path | None, payers: Iterable[tuple[str, Unit]], delta: float, *, charged: bool
+) -> Ledger | None:
+    """The ledger of a release; where one is to be charged and is not there, how to start one.
 
     Args:
         path: as it was given; the usual one if not.
         payers: who must have a budget, in which unit.
         delta: of the release.
+        charged: whether anything is charged; a research run only asks whether it is forbidden.
     """
     from canal.errors import LedgerError
     from canal.privacy.ledger import Ledger
 
     where = Path(LEDGER) if path is None else path
-    if not where.is_file():
-        cohorts: dict[Unit, list[str]] = {}
-        for cohort, unit in payers:
-            cohorts.setdefault(unit, []).append(f"--cohort {cohort}")
-        lines = [
-            f"`canal ledger budget {where} {' '.join(names)} --unit {unit} --epsilon E "
-            f"--delta {delta:g}`"
-            for unit, names in cohorts.items()
-        ]
-        raise LedgerError(
-            f"there is no ledger at {where} to charge; whoever answers for these patients starts "
-            f"it with {' and '.join(lines)}"
-        )
-    return Ledger(where, must_exist=True)
+    if where.is_file():
+        return Ledger(where, must_exist=True)
+    if not charged:
+        return None
+    cohorts: dict[Unit, list[str]] = {}
+    for cohort, unit in payers:
+        cohorts.setdefault(unit, []).append(f"--cohort {cohort}")
+    lines = [
+        f"`canal ledger budget {where} {' '.join(names)} --unit {unit} --epsilon E "
+        f"--delta {delta:g}`"
+        for unit, names in cohorts.items()
+    ]
+    raise LedgerError(
+        f"there is no ledger at {where} to charge; whoever answers for these patients starts it "
+        f"with {' and '.join(lines)}"
+    )

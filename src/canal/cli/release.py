@@ -109,7 +109,7 @@ def create(
     broken: list[tuple[str, str]] = []
     charged = seed is None and allocation != "none"
     paying = payers(plan, ensemble.cohorts)
-    book = ledger_to_charge(ledger, paying, plan.delta) if charged else None
+    book = ledger_to_charge(ledger, paying, plan.delta, charged=charged)
     with counting("releasing", passes(plan)) as progress:
         made = create(
             out,

@@ -7,7 +7,13 @@ alone, and the same terms asked for again after a crash are paid for already.
 
 from __future__ import annotations
 
-from canal.errors import BudgetExceededError, CommittedError, LedgerError, RefusalError
+from canal.errors import (
+    BudgetExceededError,
+    CommittedError,
+    ForbiddenError,
+    LedgerError,
+    RefusalError,
+)
 from canal.federation.lessons import Lessons
 from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
@@ -34,6 +40,7 @@ class Payment:
 
     def check(self) -> None:
         """Refuse what the ledger would refuse, and charge nothing yet."""
+        self._refuse_forbidden()
         if not self.due or self.is_made:
             return
         ledger = self._ledger
@@ -62,6 +69,7 @@ class Payment:
 
     def make(self) -> None:
         """Charge the ledger; once, however often it is asked for."""
+        self._refuse_forbidden()
         if not self.due:
             return
         self._refuse_other_use()
@@ -72,6 +80,18 @@ class Payment:
         except LedgerError as error:
             raise RefusalError("this site's ledger refuses; its log says why") from error
         self._refuse_other_use()
+
+    def _refuse_forbidden(self) -> None:
+        """A research run is charged to nobody; the ledger may say that there is to be none."""
+        path = self.settings.path(self.settings.ledger)
+        if self.terms.agreement.private or not path.is_file():
+            return
+        noiseless = self.terms.agreement.plan.allocation == "none"
+        seeded = self.terms.seed is not None
+        try:
+            self._ledger.check_allowed([self.settings.name], seeded=seeded, noiseless=noiseless)
+        except ForbiddenError as error:
+            raise RefusalError("this site's ledger forbids releases that protect nobody") from error
 
     def _refuse_other_use(self) -> None:
         _ = self.is_made

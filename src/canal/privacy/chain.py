@@ -49,13 +49,13 @@ class Row:
     Args:
         seq: its number, from 1.
         at: when it was written, UTC.
-        action: `budget`, `reserve` or `commit`.
+        action: `budget`, `reserve`, `commit`, `forbid` or `allow`.
         cohort: whose budget.
-        unit: of privacy.
+        unit: of privacy; empty where a row is about none.
         rho: of the budget or the charge.
         draws: noise values behind the charge.
-        key: of the release; empty for a budget.
-        note: for people; the terms of a budget, as JSON.
+        key: of the release; empty where a row is about none.
+        note: for people; the terms of a budget, as JSON; what is forbidden or allowed.
         hash: of this row and the one before.
     """
 

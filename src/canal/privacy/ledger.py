@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from canal.errors import (
     BudgetExceededError,
     CommittedError,
+    ForbiddenError,
     InvalidValueError,
     LedgerError,
     LedgerTamperedError,
@@ -29,6 +30,8 @@ from canal.privacy.precision import epsilon_of_release, rho_for_release
 from canal.privacy.units import Unit, check_unit
 
 Status = Literal["new", "reserved", "committed"]
+# Releases that protect nobody: with noise that anyone can make again, or with none.
+Unprotected = Literal["seeded", "noiseless"]
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,56 @@ class Ledger:
         with self._chain.writing() as writer:
             for name in cohorts:
                 writer.append("budget", name, unit, rho, draws=0, key="", note=json.dumps(terms))
+
+    def forbid(self, cohort: str | Sequence[str], kinds: Sequence[Unprotected]) -> None:
+        """Refuse from now on releases of a cohort that protect nobody.
+
+        Args:
+            cohort: whose; or several, together or not at all.
+            kinds: of releases.
+        """
+        self._rule("forbid", cohort, kinds)
+
+    def allow(self, cohort: str | Sequence[str], kinds: Sequence[Unprotected]) -> None:
+        """Take back what `forbid` said; both stay on record."""
+        self._rule("allow", cohort, kinds)
+
+    def _rule(self, action: str, cohort: str | Sequence[str], kinds: Sequence[Unprotected]) -> None:
+        cohorts = [cohort] if isinstance(cohort, str) else list(cohort)
+        for name in cohorts:
+            _check_text("cohort", name)
+        if not kinds or not set(kinds) <= set(get_args(Unprotected)):
+            raise InvalidValueError(
+                f"{list(kinds)} are no kinds of releases that protect nobody; choose from "
+                f"{', '.join(get_args(Unprotected))}"
+            )
+        with self._chain.writing() as writer:
+            for name in cohorts:
+                for kind in kinds:
+                    writer.append(action, name, "", 0.0, draws=0, key="", note=kind)
+
+    def check_allowed(self, cohorts: Sequence[str], *, seeded: bool, noiseless: bool) -> None:
+        """Refuse a release of a cohort that forbids its kind.
+
+        Args:
+            cohorts: who take part.
+            seeded: whether its noise comes from a seed.
+            noiseless: whether it has none.
+
+        Raises:
+            ForbiddenError: with the command that would allow it.
+        """
+        rows = self.rows()
+        kinds: list[tuple[Unprotected, bool]] = [("seeded", seeded), ("noiseless", noiseless)]
+        for kind in (name for name, asked in kinds if asked):
+            closed = [name for name in cohorts if kind in forbidden(rows, name)]
+            if closed:
+                flags = " ".join(f"--cohort {name}" for name in closed)
+                raise ForbiddenError(
+                    f"{self.path} forbids {kind} releases of {', '.join(map(repr, closed))}, which "
+                    "protect nobody; make a private one, or have whoever answers for these "
+                    f"patients allow it with `canal ledger allow {self.path} {flags} --{kind}`"
+                )
 
     def reserve(self, key: str, charges: Sequence[Charge], *, note: str = "") -> Status:
         """Charge a release before it is made, all cohorts or none.
@@ -259,6 +312,19 @@ def balances(rows: Sequence[Row]) -> list[Balance]:
     """Every cohort and unit that has a budget, in order of name."""
     budgets = sorted({(row.cohort, row.unit) for row in rows if row.action == "budget"})
     return [_balance(rows, cohort, check_unit(unit)) for cohort, unit in budgets]
+
+
+def forbidden(rows: Sequence[Row], cohort: str) -> frozenset[Unprotected]:
+    """The kinds of releases that a cohort forbids."""
+    found: set[Unprotected] = set()
+    for row in rows:
+        for kind in get_args(Unprotected):
+            if (row.cohort, row.note) == (cohort, kind):
+                if row.action == "forbid":
+                    found.add(kind)
+                elif row.action == "allow":
+                    found.discard(kind)
+    return frozenset(found)
 
 
 def _is_committed(rows: Sequence[Row], key: str) -> bool:

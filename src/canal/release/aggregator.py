@@ -83,7 +83,8 @@ def create(
         ensemble: the teachers; private.
         queries: the recipient's images.
         plan: what is asked for.
-        ledger: is charged before anything is read; one that is there already.
+        ledger: is charged before anything is read; one that is there already. A research run is
+            not charged, but asks whether the ledger forbids it.
         seed: of the noise of a research run, which protects nobody and is not charged.
         not_private: must be said to release without noise (allocation `none`).
         about: what its makers say about the release: purpose, contact.
@@ -92,7 +93,7 @@ def create(
     options = Options() if options is None else options
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
-    check_protection(plan, seed=seed, ledger=ledger, not_private=not_private)
+    check_protection(plan, ensemble.cohorts, seed=seed, ledger=ledger, not_private=not_private)
     sites = LocalSites(ensemble, queries, options)
     return aggregate(
         *(out, sites, queries, plan),

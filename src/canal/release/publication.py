@@ -27,16 +27,25 @@ def telling(workspace: Workspace) -> Iterator[None]:
 
 
 def check_protection(
-    plan: Noisy, *, seed: int | None, ledger: Ledger | None, not_private: bool
+    plan: Noisy,
+    cohorts: Sequence[str],
+    *,
+    seed: int | None,
+    ledger: Ledger | None,
+    not_private: bool,
 ) -> None:
     """Refuse a release of sites in this process that protects nobody, or charges nobody, silently.
 
     Args:
         plan: of any kind.
+        cohorts: who take part.
         seed: of a research run.
-        ledger: to be charged.
+        ledger: to be charged; also asked where nothing is charged, since it may forbid that.
         not_private: whether it was said that nobody is to be protected.
     """
+    if ledger is not None:
+        noiseless = plan.allocation == "none"
+        ledger.check_allowed(cohorts, seeded=seed is not None, noiseless=noiseless)
     if plan.trust == "secure-sum" and seed is None:
         raise ReleaseError(
             "sites in one process have nothing to hide from it; a secure sum is for sites that are "
