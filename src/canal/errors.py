@@ -95,6 +95,19 @@ class ReleaseError(CanalError):
     """A release that is damaged, belongs to other arguments, or cannot be made as asked."""
 
 
+class MismatchError(ReleaseError):
+    """Something in a release is not what was stated of it, or what follows from public inputs.
+
+    Args:
+        message: the sentence.
+        numbers: what was expected and what was found, in full, for programs.
+    """
+
+    def __init__(self, message: str, **numbers: object) -> None:
+        self.numbers = numbers
+        super().__init__(message)
+
+
 class FederationError(CanalError):
     """Sites and aggregator do not agree, or somebody is missing."""
 

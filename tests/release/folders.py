@@ -12,6 +12,7 @@ from canal.release.conditions import noise_source
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.mechanism import Mechanism
 from canal.release.plan import Plan
+from canal.release.record import About
 from canal.release.shard import ROWS, shard_name, write_shard
 from canal.release.statement import Facts, stamp, state
 from canal.release.statistics import Statistic, Statistics
@@ -83,6 +84,7 @@ def write_folder(
         participants={"cohorts": list(COHORTS), "initialisation": "0" * 64, "tap": "bottleneck"},
         noise={"source": source, "sampler": SAMPLER.decode()},
         ledger=None,
+        record=About().to_record(),
         shards=shards,
         rows={f"case-{row:04d}": [row // ROWS, row % ROWS] for row in range(queries)},
     )

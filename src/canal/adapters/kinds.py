@@ -14,6 +14,7 @@ from canal.release.account import account as price_features
 from canal.release.checks import Check
 from canal.release.manifest import Manifest
 from canal.release.store import Release
+from canal.release.verdict import Verdict
 
 AnyRelease = Release | AdapterRelease
 
@@ -42,6 +43,20 @@ def verify(path: Path | str, ledger: Ledger | None = None) -> list[Check]:
         kind = ""  # the check of the manifest tells what is wrong
     check = adapters.verify if kind == ADAPTERS else features.verify
     return check(path, ledger)
+
+
+def verdict(path: Path | str, ledger: Ledger | None = None) -> Verdict:
+    """Check everything of a release that can be checked, and say what follows for a patient.
+
+    Args:
+        path: the release folder.
+        ledger: that was charged, where the reader has it.
+    """
+    checks = verify(path, ledger)
+    try:
+        return Verdict(checks, Manifest.read(Path(path)))
+    except ReleaseError:  # a check says so
+        return Verdict(checks, None)
 
 
 def check_statement(release: AnyRelease) -> None:

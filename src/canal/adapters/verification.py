@@ -17,15 +17,17 @@ from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
 from canal.adapters.statement import facts_of, state
 from canal.adapters.store import BASIS, TENSOR, AdapterRelease, read_basis
 from canal.adapters.update import UpdateSettings
-from canal.errors import InvalidValueError, ReleaseError
+from canal.errors import InvalidValueError, MismatchError, ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release.account import price
 from canal.release.checks import (
     Check,
     Checks,
     check_derived,
+    check_digests,
     check_shards,
     derived_again,
+    not_the_digest,
 )
 from canal.release.conditions import check_cohorts
 from canal.release.manifest import Manifest
@@ -63,10 +65,10 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     checks.files(release.manifest, [BASIS] if release.plan.directions else [])
     if release.plan.directions:
         checks.look("basis", lambda: _basis(release))
-    checks.look("rounds", lambda: _rounds(release))
     checks.look("statement", lambda: _statement(release.manifest))
-    checks.look("noise", lambda: _noise(release))
-    checks.look("repeats", lambda: _repeats(release))
+    checks.contents(
+        "rounds", lambda: _rounds(release), lambda: _noise(release), lambda: _repeats(release)
+    )
     checks.record(release.manifest)
     checks.card(release.manifest, render)
     checks.ledger(release.manifest, ledger)
@@ -138,11 +140,13 @@ def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
 
 
 def _statement(manifest: Manifest) -> str:
-    return derived_again(manifest, check_statement(manifest).plan.relation)
+    check_statement(manifest)
+    return derived_again(manifest)
 
 
 def _rounds(release: AdapterRelease) -> str:
     count = len(release)
+    check_digests(release.path, release.manifest)
     listed = check_shards(
         *(release.path, release.manifest, [1] * count, [release.plan.coordinates], TENSOR, "I32")
     )
@@ -153,8 +157,12 @@ def _rounds(release: AdapterRelease) -> str:
 
 def _basis(release: AdapterRelease) -> str:
     found, plan = read_basis(release.path), release.plan
-    if digest(found) != release.manifest.statistics["basis"]:
-        raise ReleaseError(f"{BASIS} does not hold the directions that the manifest describes")
+    stated, held = release.manifest.statistics["basis"], digest(found)
+    if held != stated:
+        raise MismatchError(
+            f"{BASIS} {not_the_digest('a digest of directions', stated, held)}",
+            files={BASIS: {"expected": stated, "found": held}},
+        )
     try:
         found.check(plan.directions, plan.parameters)
     except InvalidValueError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_card, print_json, print_made, summary
 from canal.cli.ledger import LEDGER, ToCharge, ledger_to_charge
+
+if TYPE_CHECKING:
+    from canal.release.verdict import Verdict
 
 release_app = typer.Typer(no_args_is_help=True, help="Make a release, check it, read its card.")
 _Folder = Annotated[Path, typer.Argument(help="The release folder.")]
@@ -138,30 +141,70 @@ def verify(
         Path | None,
         typer.Option(help=f"That was charged; {LEDGER} in this folder.", envvar="CANAL_LEDGER"),
     ] = None,
+    allow_not_private: Annotated[
+        bool,
+        typer.Option(
+            "--allow-not-private", help="Exit with 0 for a release that protects nobody, too."
+        ),
+    ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Check digests, derive the statement again, find the charge in the ledger."""
-    from dataclasses import asdict
+    """Check a release without trusting its makers; a patient's epsilon comes first.
 
-    from canal.adapters.kinds import verify as look
+    Digests, every number of the statement, the noise, the charge in the ledger. Exit code 2 where
+    a check fails, or where nobody is protected.
+    """
+    from canal.adapters.kinds import verdict
     from canal.privacy.ledger import Ledger
 
     here = Path(LEDGER)
     where = ledger or (here if here.is_file() else None)
-    checks = look(folder, None if where is None else Ledger(where, must_exist=True))
+    found = verdict(folder, None if where is None else Ledger(where, must_exist=True))
     if as_json:
-        print_json([asdict(check) for check in checks])
+        print_json(found.to_json())
     else:
-        for check in checks:
-            mark, colour = {
-                True: ("holds", typer.colors.GREEN),
-                None: ("-", typer.colors.YELLOW),
-                False: ("FAILS", typer.colors.RED),
-            }[check.passed]
-            typer.secho(f"{mark:<6}", fg=colour, nl=False)
-            typer.echo(f"{check.what:<10} {check.detail}")
-    if not all(check.passed is not False for check in checks):
+        _print_verdict(found)
+    if found.failed:
         raise typer.Exit(2)
+    if not (found.private or allow_not_private):
+        if not as_json:
+            typer.echo(
+                f"{folder} protects nobody, so this is exit code 2; --allow-not-private accepts it",
+                err=True,
+            )
+        raise typer.Exit(2)
+
+
+_MARKS = {
+    True: ("holds", typer.colors.GREEN),
+    None: ("-", typer.colors.YELLOW),
+    False: ("FAILS", typer.colors.RED),
+}
+
+
+def _print_verdict(found: Verdict) -> None:
+    """The headline, then a line for every check; on a terminal, long ones are folded."""
+    import shutil
+    import sys
+    import textwrap
+
+    first, *more = found.lines()
+    good = found.private and not found.failed
+    colour = typer.colors.GREEN if good and (found.patient or {})["protects"] else typer.colors.RED
+    typer.secho(first, fg=colour, bold=True)
+    for line in [*more, ""]:
+        typer.echo(line)
+    width = max(len(check.what) for check in found.checks)
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for check in found.checks:
+        mark, colour = _MARKS[check.passed]
+        typer.secho(f"{mark:<6}", fg=colour, nl=False)
+        line = f"{check.what:<{width}}  {check.detail}"
+        if wide > width + 40:
+            hanging = " " * (6 + width + 2)
+            folded = textwrap.fill(f"      {line}", wide, subsequent_indent=hanging)
+            line = folded[6:]
+        typer.echo(line)
 
 
 @release_app.command()

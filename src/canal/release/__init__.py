@@ -25,6 +25,7 @@
 `card`, `chart`   the same as a page to sign
 `store`           a release as its reader sees it
 `verification`    checking it without trusting whoever made it
+`verdict`         what a reader is told of that: a patient's epsilon first
 `account`         pricing it again
 `per_iteration`   the rival: fresh noise whenever a student asks
 ================  ==============================================================================

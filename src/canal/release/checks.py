@@ -11,21 +11,23 @@ import json
 import math
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from canal.errors import CanalError, ReleaseError
+from canal.errors import CanalError, MismatchError, ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release.charges import QUERIES
-from canal.release.digits import short
+from canal.release.digits import short, upwards
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.record import check_record
 from canal.release.shard import metadata
 from canal.release.workspace import refuse_key_left
 
+# Of a digest in a sentence; nobody finds two files that agree in these.
+DIGEST = 16
 # Another processor may round the last bits of a logarithm otherwise.
 _CLOSE = 1e-9
 
@@ -38,11 +40,13 @@ class Check:
         what: it was.
         passed: None if it could not be looked at.
         detail: what was found.
+        numbers: the same for programs, where there is more to say: digests in full, differences.
     """
 
     what: str
     passed: bool | None
     detail: str
+    numbers: dict[str, Any] = field(default_factory=dict)
 
 
 class Checks:
@@ -56,11 +60,14 @@ class Checks:
         self.path = path
         self.found: list[Check] = []
 
-    def look(self, what: str, at: Callable[[], str]) -> bool:
+    def look(self, what: str, at: Callable[[], str | Check]) -> bool:
         """Look at one thing, and note what was found; say if it is as it should be."""
         try:
             with np.errstate(all="ignore"):  # a forged number may overflow; it will not compare
-                self.found.append(Check(what, True, at()))
+                seen = at()
+                self.found.append(Check(what, True, seen) if isinstance(seen, str) else seen)
+        except MismatchError as error:
+            self.found.append(Check(what, False, str(error), error.numbers))
         except CanalError as error:
             self.found.append(Check(what, False, str(error)))
         # Whatever a forger put where a number should be.
@@ -69,6 +76,29 @@ class Checks:
         except OSError as error:
             self.found.append(Check(what, False, f"{self.path} cannot be read: {error.strerror}"))
         return bool(self.found[-1].passed)
+
+    def skip(self, what: str, why: str) -> None:
+        """Note that one thing could not be looked at."""
+        self.found.append(Check(what, None, why))
+
+    def contents(
+        self, what: str, at: Callable[[], str], noise: Callable[[], str], repeats: Callable[[], str]
+    ) -> None:
+        """Every shard is what the manifest says; then its noise is looked at.
+
+        Args:
+            what: the shards are called.
+            at: looks at them.
+            noise: looks for their noise.
+            repeats: looks for noise that is there twice.
+        """
+        self.look(what, at)
+        digests = "files" in self.found[-1].numbers
+        for name, look in (("noise", noise), ("repeats", repeats)):
+            if digests:
+                self.skip(name, f"not looked at; these are not the {what} of the manifest")
+            else:
+                self.look(name, look)
 
     def key(self) -> None:
         """The key of the noise is gone, as far as that can be seen from here."""
@@ -89,7 +119,7 @@ class Checks:
             self.look("card", lambda: _card(self.path, manifest, render))
         else:
             made = f"made by {manifest.software}; compare it there, this is {SOFTWARE}"
-            self.found.append(Check("card", None, made))
+            self.skip("card", made)
 
     def record(self, manifest: Manifest) -> None:
         """What its makers say is readable; whether it is true, nobody can derive."""
@@ -98,9 +128,9 @@ class Checks:
     def ledger(self, manifest: Manifest, ledger: Ledger | None) -> None:
         """Everyone was charged, once, for this very manifest."""
         if manifest.ledger is None:
-            self.found.append(Check("ledger", None, "nothing is charged for a research run"))
+            self.skip("ledger", "nothing is charged for a research run")
         elif ledger is None:
-            self.found.append(Check("ledger", None, "not looked at; give it with --ledger"))
+            self.skip("ledger", "not looked at; give it with --ledger")
         else:
             self.look("ledger", lambda: _ledger(manifest, ledger))
 
@@ -119,6 +149,8 @@ def check_shards(
 ) -> int:
     """Every shard is the tensor that the manifest describes, every row listed once; how many.
 
+    Digests are compared by `check_digests`, before a row is counted.
+
     Args:
         path: the folder.
         manifest: of the same.
@@ -128,8 +160,6 @@ def check_shards(
         kind: of the integers, as safetensors calls it.
     """
     for number, entry in enumerate(manifest.shards):
-        if _sha256(path / entry["file"]) != entry["sha256"]:
-            raise ReleaseError(f"{entry['file']} is not what the manifest describes")
         header = _header(path / entry["file"], tensor)
         want = {"dtype": kind, "shape": [rows[number], *shape]}
         if {key: header.get(key) for key in want} != want:
@@ -141,6 +171,46 @@ def check_shards(
     if len(listed) != len(places) or set(listed) != places:
         raise ReleaseError("the manifest does not list every row of the shards exactly once")
     return len(listed)
+
+
+def check_digests(path: Path, manifest: Manifest) -> None:
+    """Every shard has the SHA-256 that the manifest says.
+
+    Raises:
+        MismatchError: names every file that has another one.
+    """
+    other = {}
+    for entry in manifest.shards:
+        found = _sha256(path / entry["file"])
+        if found != entry["sha256"]:
+            other[entry["file"]] = {"expected": entry["sha256"], "found": found}
+    if not other:
+        return
+    first, *more = other
+    raise MismatchError(
+        f"{first} {not_the_digest('SHA-256', **other[first])}"
+        + (f", and so are {len(more)} more: {some_of(more)}" if more else ""),
+        files=other,
+    )
+
+
+def not_the_digest(kind: str, expected: object, found: object) -> str:
+    """What is to be said of a file whose digest is another one; programs get both in full.
+
+    Args:
+        kind: of the digests.
+        expected: what was stated.
+        found: what was computed.
+    """
+    return (
+        f"is not what the manifest describes: {kind} {str(expected)[:DIGEST]}… expected, "
+        f"{str(found)[:DIGEST]}… found"
+    )
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def _sha256(path: Path) -> str:
@@ -220,25 +290,32 @@ def _check_charges(manifest: Manifest) -> None:
                 )
 
 
-def derived_again(manifest: Manifest, whose: str) -> str:
+def derived_again(manifest: Manifest) -> str:
     """What a checked statement says, in a line; the stamp where nobody is protected."""
     said = manifest.statement
     if not manifest.private:
         return str(said["stamp"])
-    epsilon = said["guarantee"][said["unit"]]["epsilon"]
-    return f"derived again: epsilon {epsilon:.6g} at delta {short(said['delta'])}, {whose}"
+    found = ", ".join(
+        f"{short(upwards(promised['epsilon']))} of unit {unit}"
+        for unit, promised in said["guarantee"].items()
+    )
+    return f"every number derived again: epsilon {found}, at delta {short(said['delta'])}"
 
 
 def _card(path: Path, manifest: Manifest, render: Callable[[Manifest], str]) -> str:
     try:
-        there = (path / CARD).read_bytes()
-        same = there == render(manifest).encode()
+        there, card = (path / CARD).read_bytes(), render(manifest).encode()
     except OSError as error:
         raise ReleaseError(f"{CARD} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ReleaseError(f"the manifest contradicts itself: {error}") from error
-    if not same:
-        raise ReleaseError(f"{CARD} is not the card of this manifest")
+    if there != card:
+        expected, found = (hashlib.sha256(content).hexdigest() for content in (card, there))
+        raise MismatchError(
+            f"{CARD} is not the card of this manifest: SHA-256 {expected[:DIGEST]}… expected, "
+            f"{found[:DIGEST]}… found",
+            files={CARD: {"expected": expected, "found": found}},
+        )
     return "says what the manifest says"
 
 
@@ -260,9 +337,12 @@ def _ledger(manifest: Manifest, ledger: Ledger) -> str:
                 "elsewhere, or not at all"
             )
         if action == "commit" and {row.note for row in entries} != {manifest.digest}:
-            raise ReleaseError(
-                f"{ledger.path} knows this release with another manifest; the folder was changed "
-                "after it was published"
+            paid = sorted({row.note for row in entries})
+            raise MismatchError(
+                f"{ledger.path} knows this release with another manifest, of digest "
+                f"{some_of([note[:DIGEST] for note in paid])}…, and that of {MANIFEST} is "
+                f"{manifest.digest[:DIGEST]}…; the folder was changed after it was published",
+                files={MANIFEST: {"expected": paid, "found": manifest.digest}},
             )
     others = {charge["cohort"] for charge in charged} - {cohort for cohort, *_ in due}
     return f"charged once to {', '.join(sorted({str(cohort) for cohort, *_ in due}))}" + (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from canal.errors import ReleaseError
+from canal.errors import MismatchError, ReleaseError
 from canal.version import __version__
 
 FORMAT = "canal-release/3"
@@ -99,9 +99,17 @@ class Manifest:
                     f"read it with the version that made it, {content.get('software')!r}, or ask "
                     "for a release of this version"
                 )
-            if stated != _digest(content) or _written(content | {"digest": stated}) != data:
+            found = _digest(content)
+            if stated != found:
+                raise MismatchError(
+                    f"{path} is damaged: it says that its digest is {str(stated)[:16]}…, and its "
+                    f"content has {found[:16]}…; ask for the release again",
+                    files={MANIFEST: {"expected": stated, "found": found}},
+                )
+            if _written(content | {"digest": stated}) != data:
                 raise ReleaseError(
-                    f"{path} is damaged: it is not what its digest says; ask for the release again"
+                    f"{path} is damaged: its content is written down in another way than a release "
+                    "has it; ask for the release again"
                 )
             del content["format"]
             return cls(**content)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_128_hexdigest
 
-from canal.errors import ReleaseError
+from canal.errors import MismatchError, ReleaseError
 from canal.files import replace_file
 from canal.release.manifest import FORMAT
 
@@ -62,9 +62,16 @@ class Shard:
             data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
         except (OSError, ValueError) as error:  # ValueError: an empty file
             raise ReleaseError(f"{path} cannot be read ({error}); ask for it again") from error
-        if xxh3_128_hexdigest(data.data) != self.xxh3_128 or data.size < nbytes:
+        found = xxh3_128_hexdigest(data.data)
+        if found != self.xxh3_128:
+            raise MismatchError(
+                f"{path} is damaged: XXH3 {str(self.xxh3_128)[:16]}… is what the manifest "
+                f"describes, {found[:16]}… was found; ask for it again",
+                files={self.file: {"expected": self.xxh3_128, "found": found}},
+            )
+        if data.size < nbytes:
             raise ReleaseError(
-                f"{path} is damaged: it is not what the manifest describes; ask for it again"
+                f"{path} is damaged: it holds less than the manifest describes; ask for it again"
             )
         # safetensors keeps its one tensor at the end, behind the header.
         stored: Stored = data[data.size - nbytes :].view(kept).reshape(shape)

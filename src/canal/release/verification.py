@@ -21,6 +21,7 @@ from canal.release.checks import (
     Check,
     Checks,
     check_derived,
+    check_digests,
     check_shards,
     derived_again,
 )
@@ -66,10 +67,10 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     release = opened[0]
     checks.key()
     checks.files(release.manifest)
-    checks.look("shards", lambda: _shards(release))
     checks.look("statement", lambda: _statement(release.manifest))
-    checks.look("noise", lambda: _noise(release))
-    checks.look("repeats", lambda: _repeats(release))
+    checks.contents(
+        "shards", lambda: _shards(release), lambda: _noise(release), lambda: _repeats(release)
+    )
     checks.record(release.manifest)
     checks.card(release.manifest, render)
     checks.ledger(release.manifest, ledger)
@@ -87,6 +88,7 @@ def check_contents(release: Release) -> None:
 
 
 def _shards(release: Release) -> str:
+    check_digests(release.path, release.manifest)
     rows = [len(stored) for stored in release.shards()]
     shape = [len(release.channels), *release.plan.grid]
     listed = check_shards(release.path, release.manifest, rows, shape, TENSOR, "I16")
@@ -138,7 +140,8 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
 
 
 def _statement(manifest: Manifest) -> str:
-    return derived_again(manifest, f"unit {check_statement(manifest).plan.unit}")
+    check_statement(manifest)
+    return derived_again(manifest)
 
 
 def _noise(release: Release) -> str:

@@ -1,0 +1,127 @@
+"""What a reader is told of a release that was checked: a patient's epsilon first, whatever it says.
+
+The plan may count in another unit, and a preset may promise a number that is nobody's. Whoever
+decides about patients reads the patient's epsilon before anything else, and reads no number without
+being told that it cannot be relied on, where that is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from canal.release.checks import Check
+from canal.release.digits import short, upwards
+from canal.release.manifest import Manifest
+
+# Where both neighbour relations are stated, those who are added or removed come first.
+_PATIENT = {
+    "membership": "where one is added or removed",
+    "patient": "where one is replaced by another",
+}
+_ASKED = {
+    "paper": "in the paper's accounting, which is a guarantee for nobody",
+    "image": "for a query image and its person; for that, the teachers count as public",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A release that was checked.
+
+    Args:
+        checks: everything that was looked at.
+        manifest: of the release; None if it cannot be read.
+    """
+
+    checks: Sequence[Check]
+    manifest: Manifest | None
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the checks that fail."""
+        return [check.what for check in self.checks if check.passed is False]
+
+    @property
+    def private(self) -> bool:
+        """Whether the release says that it protects somebody, and nothing contradicts that."""
+        return self.manifest is not None and self.manifest.private and self.patient is not None
+
+    @property
+    def patient(self) -> dict[str, Any] | None:
+        """What is promised to a patient; None where nothing can be read of it."""
+        try:
+            said = self._said
+            unit = said["unit"] if "relation" in said else "patient"
+            promised = said["guarantee"][unit]
+            return {"unit": unit} | {
+                name: promised[name] for name in ("epsilon", "protects", "reading")
+            }
+        except (LookupError, TypeError, AttributeError):  # whatever a forger put there
+            return None
+
+    @property
+    def _said(self) -> dict[str, Any]:
+        said = None if self.manifest is None else self.manifest.statement
+        return said if isinstance(said, dict) else {}
+
+    def lines(self) -> list[str]:
+        """The headline, and what belongs to it."""
+        broken = ""
+        if self.failed:
+            several = len(self.failed) > 1
+            broken = (
+                f"{len(self.failed)} check{'s' * several} FAIL{'S' * (not several)} "
+                f"({', '.join(self.failed)})"
+            )
+        try:
+            if self.patient is None:
+                nothing = "A patient's epsilon: unknown"
+                return [f"{nothing}. {broken}: nothing here can be relied on."]
+            if self._said["stamp"]:
+                first = f"A patient's epsilon: none. {self._said['stamp']}."
+                return [f"{first} {broken}." if broken else first, *self._asked()]
+            first = f"A patient's epsilon: {self._epsilons()}"
+            if broken:
+                return [f"{first}, as is stated; but {broken}: do not rely on it.", *self._asked()]
+            return [f"{first}.", str(self.patient["reading"]), *self._asked()]
+        except (LookupError, TypeError, ValueError, AttributeError):  # a forged statement
+            return [f"A patient's epsilon: unknown. {broken}: nothing here can be relied on."]
+
+    def _epsilons(self) -> str:
+        said = self._said
+        found = {
+            unit: short(upwards(said["guarantee"][unit]["epsilon"]))
+            for unit in _PATIENT
+            if unit in said["guarantee"]
+        }
+        both = ", ".join(
+            f"{found[unit]} {where}" for unit, where in _PATIENT.items() if "relation" in said
+        )
+        return f"{both or found['patient']}, at delta {short(float(said['delta']))}"
+
+    def _asked(self) -> list[str]:
+        """What the plan counts in, where that is no patient."""
+        unit = self._said["unit"]
+        if unit not in _ASKED:
+            return []
+        asked = short(upwards(float(self._said["epsilon_asked"])))
+        return [f"The plan asks for another number: {asked} {_ASKED[unit]}."]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        made, said = self.manifest, self._said
+        return {
+            "holds": not self.failed,
+            "private": self.private,
+            "headline": self.lines(),
+            "patient": self.patient,
+            "delta": said.get("delta"),
+            "asked": {"unit": said.get("unit"), "epsilon": said.get("epsilon_asked")},
+            "guarantee": said.get("guarantee"),
+            "kind": None if made is None else made.kind,
+            "stamp": said.get("stamp"),
+            "digest": None if made is None else made.digest,
+            "checks": [asdict(check) for check in self.checks],
+        }
