@@ -107,10 +107,16 @@ def test_patients_of_gradient_rounds(home, call):
     assert "Without noise the same attack has an AUC of" in said
     call("report .")
     assert "canaries in the sums of all rounds" in (home / "report.html").read_text()
-    with pytest.raises(InvalidValueError, match="say --level patient, and leave --teacher out"):
-        call(f"attack membership rounds {ASKED}")
-    with pytest.raises(InvalidValueError, match="give --cohort for each of them"):
-        call("attack membership rounds --level patient --init init --cohort data")
+    for words, reason in (
+        (ASKED, "say --level patient, and leave --teacher out"),
+        ("--level patient", "shadows and rounds start where the release did; give --init"),
+        ("--level patient --init init --cohort data", "give --cohort for each of them"),
+        (f"--level patient --init init{3 * ' --cohort data'}", "give --others or --split"),
+        (f"{ask[25:]} --canaries 1", "canaries = 1 must be at least 2"),
+        (f"{ask[25:]} --canaries 99", "canaries = 99 are made of as many people, and there are"),
+    ):
+        with pytest.raises(InvalidValueError, match=reason):
+            call(f"attack membership rounds {words}")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +127,11 @@ def test_patients_of_gradient_rounds(home, call):
         (f"membership release {ASKED} --level patient --init init --site moon", "--site must be"),
         (f"membership release {ASKED} --level patient --site {SITES[0]}", "give --init"),
         (f"membership release {ASKED} --others data", "not members"),
+        (f"membership release {ASKED} --canaries 4", "--canaries is of an attack on patients; say"),
+        (
+            f"membership release {ASKED} --canaries 4 --init init",
+            "--canaries and --init are of an attack on patients; say --level patient, or leave",
+        ),
     ],
 )
 def test_what_is_missing_is_said(call, words, reason):
@@ -128,14 +139,25 @@ def test_what_is_missing_is_said(call, words, reason):
         call(f"attack {words}")
 
 
-@pytest.mark.parametrize("count", [2, 4, 7])
-def test_too_few_shadows_are_refused_before_one_is_trained(home, call, monkeypatch, count):
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        *((f"--shadows {n}", f"--shadows {n} must be even and at least 6") for n in (2, 4, 7)),
+        ("--shadows 4 --canaries 4", "--shadows 4 must be even and at least 6"),
+        ("--canaries 1", "canaries = 1 must be at least 2"),
+        ("--canaries -3", "canaries = -3 must be at least 2"),
+        ("--canaries 99", "canaries = 99 are made of as many people, and there are"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_shadow_is_trained(
+    home, call, monkeypatch, flags, reason
+):
     def refuse(*given, **more):
         raise AssertionError("a shadow was trained")
 
     monkeypatch.setattr("canal.attacks.shadows.train", refuse)
-    asked = f"{ASKED} --level patient --site {SITES[0]} --init init --runs few --shadows {count}"
-    with pytest.raises(InvalidValueError, match=f"--shadows {count} must be even and at least 6"):
+    asked = f"{ASKED} --level patient --site {SITES[0]} --init init --runs few {flags}"
+    with pytest.raises(InvalidValueError, match=reason):
         call(f"attack membership release {asked}")
     assert not (home / "few").exists()
 

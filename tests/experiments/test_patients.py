@@ -68,7 +68,7 @@ def test_cells_are_lines_of_one_file(in_lines, monkeypatch):
     page = markdown(found)
     assert page.count("| canaries | ") == 3
     assert "| no noise | ∞ | canaries | 1.000" in page
-    assert "| anything | anything | 1 |" in page
+    assert "| 1.000 | anything | 100.0 % | anything |" in page
 
 
 @pytest.mark.slow

@@ -222,19 +222,6 @@ def allowed_tpr(fpr: float, mu: float) -> float:
     return fpr if mu == 0 else _NORMAL.cdf(_NORMAL.inv_cdf(fpr) + mu)
 
 
-def allowed_by(fpr: float, epsilon: float, delta: float) -> float:
-    r"""The same for a release of which nothing is known but $(\varepsilon, \delta)$.
-
-    >>> allowed_by(0.01, 1.0, 0.0) == 0.01 * math.e, round(allowed_by(0.01, 8.0, 1e-5), 4)
-    (True, 0.9997)
-    """
-    if math.isinf(epsilon):
-        return 1.0
-    # Kairouz, Oh and Viswanath (2015): one line for few false alarms, another for many.
-    few = math.exp(min(epsilon, 700.0)) * fpr + delta
-    return min(1.0, few, 1 - math.exp(-epsilon) * (1 - delta - fpr))
-
-
 def allowed_auc(mu: float) -> float:
     r"""The largest area under any such attack's curve, $\Phi(\mu/\sqrt 2)$."""
     return _NORMAL.cdf(mu / math.sqrt(2))

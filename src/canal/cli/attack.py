@@ -137,6 +137,12 @@ def membership(
                 "a release of features is attacked by one who knows all teachers and all queries; "
                 "give --teacher for every site, and --queries"
             )
+        if level == "image" and (mine := people.given):
+            raise InvalidValueError(
+                f"{' and '.join(mine)} {'is' if len(mine) == 1 else 'are'} of an attack on "
+                "patients; say --level patient, or leave "
+                f"{'it' if len(mine) == 1 else 'them'} out"
+            )
         scene = _Scene(release, teacher, queries, split, part, others)
         found = _match(scene) if level == "image" else _ask_shadows(scene, people)
     _tell(found.to_json(), out, as_json=as_json)
@@ -233,6 +239,12 @@ class _People:
     canary: Kind
     runs: Path
     seed: int
+
+    @property
+    def given(self) -> list[str]:
+        """Flags that were given, and mean nothing where images are asked about."""
+        flags = {"--canaries": self.canaries, "--cohort": self.cohorts, "--init": self.init}
+        return [flag for flag, value in flags.items() if value]
 
     @property
     def start(self) -> Path:

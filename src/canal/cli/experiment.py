@@ -95,6 +95,7 @@ def patients(
         Path, typer.Option(help="A file of lines, to which every finished cell is added.")
     ] = Path("results/attacks/patients.jsonl"),
     runs: _Runs = Path("runs"),
+    seeds: Annotated[int, typer.Option(help="How many, from 0 on.")] = 3,
     jobs: _Jobs = 1,
 ) -> None:
     """Look for patients and canaries in releases of features and of gradient rounds."""
@@ -102,7 +103,7 @@ def patients(
     from canal.experiments.patients import cells
     from canal.experiments.patients_table import markdown
 
-    places, made = Places(data, runs, out), cells()
+    places, made = Places(data, runs, out), cells(seeds)
     _make(made, places, jobs)
     typer.echo(markdown([cell.result(places) for cell in made]))
 

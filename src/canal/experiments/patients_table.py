@@ -1,56 +1,55 @@
-"""The table of patients in `docs/attacks.md`, from what the cells say."""
+"""The tables of patients in `docs/attacks.md`, from what the cells say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from canal.attacks.roc import Roc, allowed_auc, allowed_by, allowed_tpr
+from canal.attacks.roc import Roc, allowed_auc, allowed_tpr
 from canal.experiments.markdown import row, table
 from canal.release.digits import upwards
 
 WHO = {"canaries": "canaries", "ordinary": "ordinary patients"}
+Cells = Sequence[dict[str, Any]]
 
 
-def markdown(cells: Sequence[dict[str, Any]]) -> str:
-    """One row for each release and kind of patient, over all data sets.
+def markdown(cells: Cells) -> str:
+    """A table for each kind of release: one row for each arm and kind of patient.
 
     Args:
-        cells: results of `FeaturesCell` and `RoundsCell`.
+        cells: results of `FeaturesCell` and `RoundsCell`, of any data sets and seeds.
     """
-    parts = []
-    for title, chosen in (
-        ("Features", [cell for cell in cells if "networks" in cell["cell"]]),
-        ("Gradient rounds", [cell for cell in cells if "lesson" in cell["cell"]]),
-    ):
-        if chosen:
-            parts.append(_table(title, chosen))
-    return "\n".join(parts)
+    kinds = ("networks", "lesson")
+    chosen = [[cell for cell in cells if kind in cell["cell"]] for kind in kinds]
+    return "\n".join(_table(made) for made in chosen if made)
 
 
-def _table(title: str, cells: Sequence[dict[str, Any]]) -> str:
+def _table(cells: Cells) -> str:
     arms: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         arms.setdefault(cell["cell"]["arm"]["name"], []).append(cell)
-    data_sets = [_data_set(cell) for cell in next(iter(arms.values()))]
-    rounds = "played" in cells[0]["canaries"]
-    heads = [title, "a patient's eps", "looked for", *(f"{name}: AUC" for name in data_sets)]
-    heads += ["found at 1 %", "at 0.1 %", "(eps, delta) allows", "the noise allows", "its AUC"]
-    if rounds:
-        heads[3 + len(data_sets) : 3 + len(data_sets)] = ["who knows all others"]
-    lines = []
-    for name, made in arms.items():
-        for who, said in WHO.items():
-            found = [cell[who] for cell in made]
-            cells_of = [name, _epsilon(made), said]
-            cells_of += [_area(each) for each in found]
-            if rounds:
-                cells_of.append(f"{np.mean([each['known'] for each in found]):.3f}")
-            cells_of += [_found(found, rate) for rate in (0.01, 0.001)]
-            lines.append(row([*cells_of, *_allowed(made)]))
-    return table(heads, lines)
+    columns: list[tuple[str, Callable[[Cells, str], str]]] = [
+        ("release", lambda arm, who: str(arm[0]["cell"]["arm"]["name"])),
+        ("patient's eps", lambda arm, who: _epsilon(arm)),
+        ("who", lambda arm, who: WHO[who]),
+    ]
+    data_sets = dict.fromkeys(map(_data_set, cells))
+    columns += [(f"{name}: AUC", partial(_area, name)) for name in data_sets]
+    if "played" in cells[0]["canaries"]:
+        columns.append(("with others known", _others_known))
+    columns += [
+        ("AUC allowed", lambda arm, who: _allowed_auc(arm)),
+        ("TPR at 1 % FPR", lambda arm, who: _found(arm, who, 0.01)),
+        ("allowed", lambda arm, who: _allowed(arm, 0.01)),
+        ("TPR at 0.1 % FPR", lambda arm, who: _found(arm, who, 0.001)),
+        ("allowed", lambda arm, who: _allowed(arm, 0.001)),
+    ]
+    lines = [row([show(arm, who) for _, show in columns]) for arm in arms.values() for who in WHO]
+    return table([head for head, _ in columns], lines)
 
 
 def _data_set(cell: dict[str, Any]) -> str:
@@ -59,47 +58,57 @@ def _data_set(cell: dict[str, Any]) -> str:
     return str(scene["data_set"])
 
 
-def _area(found: dict[str, Any]) -> str:
-    low, high = found["auc_interval"]
-    return f"{found['auc']:.3f} ({low:.2f} to {high:.2f})"
+def _area(name: str, arm: Cells, who: str) -> str:
+    """The mean over seeds, with the interval of that mean: seeds are independent."""
+    found = [cell[who] for cell in arm if _data_set(cell) == name]
+    if not found:
+        return "–"
+    areas = [each["auc"] for each in found]
+    low, high = (
+        math.hypot(*(each["auc_interval"][end] - each["auc"] for each in found)) / len(found)
+        for end in (0, 1)
+    )
+    mean = float(np.mean(areas))
+    return f"{mean:.3f} ({max(0.0, mean - low):.3f} to {min(1.0, mean + high):.3f})"
 
 
-def _found(found: Sequence[dict[str, Any]], rate: float) -> str:
-    """Of all data sets together: scores are logarithms of ratios, which can be compared.
+def _others_known(arm: Cells, who: str) -> str:
+    return f"{np.mean([cell[who]['known'] for cell in arm]):.3f}"
+
+
+def _found(arm: Cells, who: str, rate: float) -> str:
+    """Of all data sets and seeds together: scores are logarithms of ratios, which can be compared.
 
     Of rounds, what was found in plays: a few releases cannot show so small a rate.
     """
+    found = [cell[who] for cell in arm]
     if all("played" in each for each in found):
-        shares = np.mean([each["played"]["tpr"][f"{rate:g}"] for each in found], axis=0)
-        return _share(*shares)
-    roc = Roc.of(
-        *(
-            np.concatenate([each["scores"][side] for each in found])
-            for side in ("members", "others")
-        )
+        shares = [each["played"]["tpr"].get(f"{rate:g}") for each in found]
+        return "–" if None in shares else _share(np.mean([share[0] for share in shares]))
+    members, others = (
+        np.concatenate([each["scores"][side] for each in found]) for side in ("members", "others")
     )
-    if rate * len(roc.others) < 1:
-        return "–"
-    return _share(roc.tpr(rate), *roc.tpr_interval(rate))
+    return _share(Roc.of(members, others).tpr(rate)) if rate * len(others) >= 1 else "–"
 
 
-def _share(found: float, low: float, high: float) -> str:
-    return f"{100 * found:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+def _share(found: float | np.floating[Any]) -> str:
+    return f"{100 * found:.1f} %"
 
 
-def _epsilon(cells: Sequence[dict[str, Any]]) -> str:
-    """The largest over data sets; infinite without noise."""
-    found = [cell["epsilon"] for cell in cells]
+def _epsilon(arm: Cells) -> str:
+    """The largest over data sets and seeds; infinite without noise."""
+    found = [cell["epsilon"] for cell in arm]
     return "∞" if None in found else f"{upwards(max(found), 4):g}"
 
 
-def _allowed(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """What (eps, delta) and the noise let anybody find at 1 % and 0.1 %, and the largest area."""
-    cell = max(cells, key=lambda each: each["epsilon"] or np.inf)
-    epsilon, mu, delta = cell["epsilon"], cell["mu"], cell["delta"]
-    if epsilon is None:
-        return ["anything", "anything", "1"]
-    by_dp = [allowed_by(rate, epsilon, delta) for rate in (0.01, 0.001)]
-    by_noise = [allowed_tpr(rate, mu) for rate in (0.01, 0.001)]
-    shown = [" / ".join(f"{upwards(100 * v, 3):g}" for v in pair) for pair in (by_dp, by_noise)]
-    return [*(f"{each} %" for each in shown), f"{upwards(allowed_auc(mu), 3):g}"]
+def _allowed_auc(arm: Cells) -> str:
+    """By the noise, for the data set and seed with the least of it."""
+    found = [cell["mu"] for cell in arm]
+    return "anything" if None in found else f"{upwards(allowed_auc(max(found)), 3):g}"
+
+
+def _allowed(arm: Cells, rate: float) -> str:
+    found = [cell["mu"] for cell in arm]
+    if None in found:
+        return "anything"
+    return f"{upwards(100 * allowed_tpr(rate, max(found)), 3):g} %"
