@@ -60,7 +60,7 @@ def test_the_second_load_decodes_nothing(cases, place, monkeypatch):
     steps = []
     first = load(cases, size=(16, 12), channels=3, folder=place, progress=steps.append)
     assert steps == [1, 1, 1]
-    for name in ("decode_image", "decode_mask", "open_picture"):
+    for name in ("decode", "decode_image", "open_picture"):
         monkeypatch.setattr(cache, name, _refuse)
     second = load(cases, size=(16, 12), channels=3, folder=place, progress=_refuse)
     assert second.digest == first.digest
@@ -173,6 +173,23 @@ def test_two_processes_at_once(cases, folder, place):
     assert [path.name for path in place.iterdir()] == [expected.digest[:32]]
 
 
+def test_what_was_decoded_by_other_rules_is_decoded_anew(cases, place, monkeypatch):
+    new = load(cases, size=(16, 12), folder=place)
+    monkeypatch.setattr(cache, "_VERSION", cache._VERSION - 1)
+    old = load(cases, size=(16, 12), folder=place)
+    assert old.digest != new.digest
+    assert len(list(place.iterdir())) == 2
+
+
+def test_all_broken_files_are_named_at_once(cases, folder, place):
+    for name in "ab":
+        folder.cut(f"images/{name}.png")
+    with pytest.raises(DataError, match=r"a\.png cannot be decoded .*b\.png") as caught:
+        load(cases, size=(16, 12), folder=place)
+    assert "--accept" not in str(caught.value)
+    assert "c.png" not in str(caught.value)
+
+
 def test_rows_by_id(cases, place):
     arrays = load(cases, size=(16, 12), folder=place)
     some = arrays.rows(["c", "a"])
@@ -244,7 +261,7 @@ def test_no_cases_no_files_and_unlike_channels_are_errors(cases, folder, place):
     with pytest.raises(DataError, match="there are no cases to load; check the folder"):
         load([], size=(16, 12), folder=place)
     double = Case("double", cases[0].image * 2, cases[0].masks, "double")
-    with pytest.raises(DataError, match="double has 6 channels, a 3; all cases"):
+    with pytest.raises(DataError, match="double has 6 channels, others have 3; all cases"):
         load([*cases, double], size=(16, 12), folder=place)
     (folder.root / "images/b.png").unlink()
     with pytest.raises(DataError, match=r"b\.png cannot be read: No such file.*replace"):

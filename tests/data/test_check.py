@@ -116,20 +116,53 @@ def test_a_broken_volume_is_named(folder):
     assert _said(check(read(folder.root))).keys() == {"imagesTr/a.nii.gz"}
 
 
-def test_a_mask_of_zeros_and_ones_does_not_pass_for_an_empty_one(folder):
+def test_masks_of_zeros_and_ones_are_what_they_are(folder):
+    """A JPEG has grey where there is nothing, and no value of its own."""
     for name in ("zeros", "ones", "jpeg"):
         folder.image(f"images/{name}.png")
     folder.pixels("masks/zeros.png", np.zeros((24, 20)))
     folder.pixels("masks/ones.png", np.eye(24, 20))
     folder.pixels("masks/jpeg.jpg", 3 * np.eye(24, 20))
     found = check(read(folder.root))
-    assert found.empty_masks == ("jpeg", "ones", "zeros")
+    assert found.empty_masks == ("jpeg", "zeros")
+    assert found.problems == ()
+    (folder.root / "masks/ones.png").unlink()
+    folder.pixels("masks/ones.png", np.zeros((24, 20)))
+    (problem,) = check(read(folder.root)).problems
+    assert (problem.name, problem.what) == (
+        "empty-masks",
+        "holds 3 masks, and none has any foreground",
+    )
+
+
+def test_a_dark_mask_among_white_ones_and_one_of_several_greys_are_named(folder):
+    for name in ("white", "ones", "greys"):
+        folder.pair(f"images/{name}.png", f"masks/{name}.png")
+    folder.pixels("masks/ones.png", np.eye(24, 20))
+    folder.pixels("masks/greys.png", np.eye(24, 20) + np.eye(24, 20, 3) * 2)
+    found = check(read(folder.root))
+    assert {problem.name for problem in found.problems} == {"mask-values"}
     assert _said(found) == {
         "masks/ones.png": (
-            "holds no value above 1, and counts as empty below 128",
+            "holds no value above 1, where other masks of this data set are white",
             "save masks as 0 and 255",
-        )
+        ),
+        "masks/greys.png": (
+            "holds several values up to 2, and counts as empty below 128",
+            "save masks as 0 and 255",
+        ),
     }
+
+
+def test_a_label_that_nobody_named_is_a_problem(folder):
+    """A mask of 0 and 255 where the labels are 0 and 1 would be empty."""
+    folder.json("dataset.json", {"labels": {"background": 0, "lesion": 1}})
+    for name in "ab":
+        folder.pair(f"imagesTr/{name}.png", f"labelsTr/{name}.png")
+    folder.pixels("labelsTr/b.png", np.eye(24, 20))
+    (problem,) = check(read(folder.root)).problems
+    assert (problem.file, problem.name) == ("labelsTr/a.png", "mask-values")
+    assert problem.what == "holds the value 255, which is none of the labels of this data set"
 
 
 def test_folders_without_any_case_are_a_problem(folder):
@@ -146,7 +179,7 @@ def test_the_report_is_plain_json(folder):
     report = json.loads(json.dumps(check(read(folder.root)).to_json()))
     assert report["cases"] == 1
     assert report["problems"][0]["file"] == "images/b.png"
-    assert set(report["problems"][0]) == {"file", "what", "remedy", "blocks"}
+    assert set(report["problems"][0]) == {"file", "what", "remedy", "name"}
 
 
 @pytest.mark.data

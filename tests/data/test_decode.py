@@ -19,6 +19,25 @@ def test_a_mask_is_white_from_128_on(folder):
     assert decode_mask(_case(folder, masks=["m.png"]), size=None).tolist() == [[[0, 0, 0, 1, 1, 1]]]
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[0, 1, 0]], [0, 1, 0]),
+        ([[1, 1, 1]], [1, 1, 1]),
+        ([[0, 0, 0]], [0, 0, 0]),
+        ([[0, 38, 0]], [0, 1, 0]),  # red of a palette, as grey
+        ([[38, 38, 38]], [0, 0, 0]),
+        ([[0, 1, 2]], [0, 0, 0]),
+        ([[0, 1, 255]], [0, 0, 1]),
+    ],
+)
+def test_a_mask_without_white_is_its_one_value(folder, values, expected):
+    folder.pixels("m.png", values)
+    assert decode_mask(_case(folder, masks=["m.png"]), size=None).tolist() == [[expected]]
+    folder.pixels("m.tif", values, np.uint16)
+    assert decode_mask(_case(folder, masks=["m.tif"]), size=None).tolist() == [[expected]]
+
+
 def test_grey_edges_of_a_jpeg_mask_are_thresholded(folder):
     truth = np.zeros((64, 48), np.uint8)
     truth[16:40, 8:32] = 255

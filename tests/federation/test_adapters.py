@@ -1,5 +1,6 @@
 """Adapters across sites: one charge, the same bytes as in one process."""
 
+import shutil
 from itertools import combinations
 from pathlib import Path
 
@@ -120,6 +121,25 @@ def test_a_machine_that_mixes_patients_is_found_before_anybody_pays(make, order,
         run(order(), hospitals.transport)
     assert set(shapes) == {5}
     assert not any(hospitals.charges(name) for name in SITES)
+
+
+def test_data_that_nobody_accepted_are_found_before_anybody_pays(make, order, cohorts):
+    """At the last site; the first have not paid for it. Its own log says what is to be accepted."""
+    hospitals = make(trust=["secure-sum"], settings="canal.toml")
+    bad = hospitals.folder / "bad"
+    shutil.copytree(cohorts / SITES[-1], bad)
+    Image.new("L", (8, 8), 255).save(next((bad / "masks").iterdir()))
+    images = hospitals.home(SITES[-1]) / "images"
+    images.unlink()
+    images.symlink_to(bad)
+    for site in SITES:
+        (hospitals.home(site) / "canal.toml").write_text("")
+    with pytest.raises(FederationError, match="its own log says why"):
+        run(order(), hospitals.transport)
+    assert not any(hospitals.charges(name) for name in SITES)
+    (hospitals.home(SITES[-1]) / "canal.toml").write_text('[data]\naccept = ["mask-size"]\n')
+    hospitals.start()
+    assert run(order(), hospitals.transport).private
 
 
 class Told:

@@ -194,8 +194,8 @@ def _assumptions(plan: AdapterPlan) -> list[str]:
         "there has twice the distance to move things by.",
         "A patient is whom the records of a site name. Where they name lesions, sequences or cases "
         "instead, it is each of these that is protected, and a person with several pays more.",
-        "Every cohort has a patient with a label, and all of its files can be read; one of which "
-        "this is not true is refused, and that shows.",
+        "Every cohort has a patient with a label, and nothing is wrong with its files that its "
+        "site did not accept; one of which this is not true is refused, and that shows.",
         "None of the recipient's images shows a patient of a cohort.",
         "The shared initialisation depends on no cohort.",
         "ChaCha20 under keys from HKDF-SHA256 cannot be told from true randomness.",

@@ -14,7 +14,7 @@ from canal.cli import plan_options as options
 from canal.cli.card import print_made, warn
 from canal.cli.images import Images
 from canal.cli.ledger import ToCharge, ledger_to_charge
-from canal.cli.network import Normal
+from canal.cli.network import Accept, Normal
 
 adapters_app = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +44,7 @@ def train(
     ] = None,
     recipient: Annotated[str, typer.Option(help="Part of the split that is public.")] = "recipient",
     normal: Normal = True,
+    accept: Accept = None,
     ledger: ToCharge = None,
     epsilon: Annotated[
         float, typer.Option(help="What the release may cost a patient.", rich_help_panel=_PLAN)
@@ -193,7 +194,7 @@ def train(
     book = ledger_to_charge(ledger, paying, delta, charged=charged)
     check_protection(plan, list(sites), seed=seed, ledger=book, not_private=not_private)
     update = UpdateSettings(step, momentum, averaged, decay, power)
-    images = Images(init, normal=normal)
+    images = Images(init, normal=normal, accept=accept or ())
     asked = images.public(data, split, queries, recipient)
     people = [
         Patients(name, images.load(folder, split, name), views=views, chunk=chunk)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from canal.cli.network import load_part
+from canal.data.case import ACCEPTABLE
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -205,7 +206,9 @@ class _Scene:
         self.release: Release = Release.open(release)
         self.ensemble: Ensemble = load_ensemble(teacher)
         self.teachers = dict(zip(self.ensemble.cohorts, teacher, strict=True))
-        self.settings = DataSettings(size=self.ensemble.images[1], channels=self.ensemble.images[0])
+        channels, side = self.ensemble.images[:2]
+        # Whoever made the release decided what to accept.
+        self.settings = DataSettings(side, channels, accept=tuple(ACCEPTABLE))
         self.queries, self.split = queries, split
         self.asked: Arrays = load_part(queries, split, part, self.settings, unlabelled=True)
         self.others: Arrays = (
@@ -327,7 +330,7 @@ def _look_at_sums(
     from canal.errors import InvalidValueError
     from canal.teachers.run import load_initialisation
 
-    images = Images(people.start)
+    images = Images(people.start, accept=ACCEPTABLE)
     names = release.manifest.participants["cohorts"]
     split = None if people.cohorts else split
     folders = people.cohorts if split is None or data is None else (data,) * len(names)

@@ -12,6 +12,7 @@ import typer
 
 from canal.cli.card import print_json
 from canal.cli.network import Normal, load_part
+from canal.data.case import ACCEPTABLE
 from canal.errors import InvalidValueError
 from canal.teachers.settings import DataSettings
 
@@ -256,7 +257,9 @@ def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Pai
     from canal.teachers.run import load_initialisation
 
     name = given.part or data.resolve().name
-    arrays = Images(init, normal=given.normal).load(data, given.split, name)
+    # Whoever made the release decided what to accept.
+    images = Images(init, normal=given.normal, accept=ACCEPTABLE)
+    arrays = images.load(data, given.split, name)
     chunk = CHUNK if given.chunk is None else given.chunk
     people, among = chosen(release, name, arrays, given.most, chunk)
     with counting("what patients paid", people.passes * len(release)) as progress:
@@ -271,7 +274,8 @@ def _asked(
     from canal.release.queries import Queries
 
     ensemble = load_ensemble(teachers)
-    known = DataSettings(size=ensemble.images[1], channels=ensemble.images[0])
+    channels, side = ensemble.images[:2]
+    known = DataSettings(side, channels, accept=tuple(ACCEPTABLE))
     asked = load_part(queries, split, part or "recipient", known, unlabelled=True)
     return ensemble, Queries.of(asked)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from canal.cli.network import Accept
+
 if TYPE_CHECKING:
     from canal.data.check import Check
 
@@ -53,6 +55,7 @@ def split(
     alpha: Annotated[float, typer.Option(help="Of dirichlet; small is very skewed.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
     normal: _Normal = True,
+    accept: Accept = None,
     as_json: _Json = False,
 ) -> None:
     """Divide cases into test, recipient and cohorts; groups and near-duplicates stay together."""
@@ -63,7 +66,7 @@ def split(
     from canal.data.split import as_table, make_split
 
     data = read(path, normal=normal)
-    data.check()
+    data.check(accept or ())
     with counting("comparing images", len(data.cases)) as progress:
         duplicates = near_duplicates(data.cases, progress=progress)
     areas = None
@@ -136,4 +139,5 @@ def _print_check(found: Check) -> None:
     table.add_row("to fix", str(len(found.problems)) if found.problems else "nothing")
     console.print(table)
     for problem in found.problems:
-        console.print(Text(f"- {problem.file} {problem.what}: {problem.remedy}"))
+        way = f" (--accept {problem.name})" if problem.name else ""
+        console.print(Text(f"- {problem.file} {problem.what}: {problem.remedy}{way}"))

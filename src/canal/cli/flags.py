@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -29,9 +29,13 @@ def with_settings(*sections: str) -> Callable[[Callable[..., None]], Callable[..
         for section in sections:
             hints = get_type_hints(SECTIONS[section])
             for field in fields(SECTIONS[section]):
-                text = f"{field.metadata['help']} Default: {field.default}."
+                kind, text = hints[field.name], str(field.metadata["help"])
+                if get_origin(kind) is tuple:  # once for each
+                    kind = list[str]
+                else:
+                    text += f" Default: {field.default}."
                 options[field.name] = Annotated[
-                    hints[field.name] | None, typer.Option(help=text, rich_help_panel=section)
+                    kind | None, typer.Option(help=text, rich_help_panel=section)
                 ]
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class Images:
     """Images as the shared network wants them."""
 
-    def __init__(self, init: Path, *, normal: bool = True) -> None:
+    def __init__(self, init: Path, *, normal: bool = True, accept: Collection[str] = ()) -> None:
         from canal.models.unet import UNetArchitecture
         from canal.teachers.run import load_initialisation
 
-        self.init, self.normal = init, normal
+        self.init, self.normal, self.accept = init, normal, tuple(accept)
         _, self.made = load_initialisation(init)
         self.architecture = UNetArchitecture.from_json(self.made.architecture)
 
@@ -30,7 +30,8 @@ class Images:
         """A folder, or a part of it."""
         from canal.teachers.run import check_fit
 
-        known = DataSettings(self.made.size[0], self.architecture.in_channels, self.normal)
+        channels = self.architecture.in_channels
+        known = DataSettings(self.made.size[0], channels, self.normal, self.accept)
         arrays = load_part(folder, split, part, known, unlabelled=unlabelled)
         check_fit(self.architecture, self.made.size, arrays, str(self.init))
         return arrays

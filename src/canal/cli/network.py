@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from canal.data.case import ACCEPTABLE
 from canal.teachers.settings import DataSettings, Settings
 
 if TYPE_CHECKING:
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 Normal = Annotated[
     bool,
     typer.Option("--normal/--no-normal", help="Keep cases that are known to show no lesion."),
+]
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Take what `canal data check` finds under this name: " + ", ".join(ACCEPTABLE) + ".",
+        show_default=False,
+    ),
 ]
 # Below this share of its size a bottleneck that varies over images does not vary.
 FLAT = 0.1
@@ -93,6 +101,7 @@ def load_part(
             channels=settings.channels or None,
             normal=settings.normal,
             unlabelled=unlabelled,
+            accept=settings.accept,
             progress=progress,
         )
 

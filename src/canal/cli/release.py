@@ -10,6 +10,7 @@ import typer
 from canal.cli import plan_options as options
 from canal.cli.card import print_card, print_json, print_made, summary
 from canal.cli.ledger import LEDGER, ToCharge, ledger_to_charge
+from canal.cli.network import Accept
 
 if TYPE_CHECKING:
     from canal.release.verdict import Verdict
@@ -56,6 +57,7 @@ def create(
             help="Most query images of one person; counted if not given.", rich_help_panel="plan"
         ),
     ] = None,
+    accept: Accept = None,
     purpose: options.Purpose = "",
     contact: options.Contact = "",
     seed: Annotated[
@@ -88,7 +90,8 @@ def create(
     ensemble = load_ensemble(teacher, init)
     if split is not None:
         refuse_cohorts(split, part)
-    known = DataSettings(size=ensemble.images[1], channels=ensemble.images[0])
+    channels, side = ensemble.images[:2]
+    known = DataSettings(side, channels, accept=tuple(accept or ()))
     asked = Queries.of(load_part(queries, split, part, known, unlabelled=True))
     plan = ensemble.plan(
         asked,

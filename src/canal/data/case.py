@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from canal.errors import DataError
+from canal.errors import DataError, InvalidValueError
+
+# What a user may take knowingly (`--accept`), and what becomes of it then.
+ACCEPTABLE = {
+    "missing-mask": "an image without a mask is left out",
+    "missing-image": "a mask without an image is left out",
+    "missing-file": "an entry whose files are not there is left out",
+    "missing-sequences": "every frame of a video passes for a patient",
+    "mask-size": "a mask of another size than its image is stretched over it",
+    "mask-values": "a mask with values that mean nothing certain is read as far as it can be",
+    "blank-image": "an image of one colour is taken",
+    "empty-masks": "a cohort without any foreground is taken",
+}
+_SHOWN = 3
 
 
 @dataclass(frozen=True, order=True)
@@ -18,8 +32,8 @@ class Case:
         masks: the union of these is the truth; none means that there is no label.
         group: patient or video sequence; cases of one group never part in a split.
         site: the folder of a hospital, where the layout has one.
-        labels: voxel values that count as foreground in a label map; empty means a grey mask,
-            thresholded at 128.
+        labels: voxel values that count as foreground in a label map; empty means a grey mask
+            (see `canal.data.decode`).
     """
 
     id: str
@@ -38,14 +52,15 @@ class Problem:
         file: which file.
         what: is wrong with it.
         remedy: what to do.
-        blocks: nothing can be read until it is mended: which of two files is a case, whose mask
-            is whose, or who is on an image, would not be what the folder means.
+        name: by which a user may accept it, one of `ACCEPTABLE`; empty where nothing can be read
+            until it is mended: which of two files is a case, whose mask is whose, or who is on an
+            image, would not be what the folder means.
     """
 
     file: str
     what: str
     remedy: str
-    blocks: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,11 +81,13 @@ class DataSet:
     problems: tuple[Problem, ...] = field(default=())
     spatial_dims: int = 2
 
-    def check(self) -> None:
-        """Refuse a folder in which one person could pass for another, or for several."""
-        for problem in self.problems:
-            if problem.blocks:
-                raise DataError(f"{self.root}: {problem.file} {problem.what}; {problem.remedy}")
+    def check(self, accept: Collection[str] = ()) -> None:
+        """Refuse files that do not fit the layout, unless they are accepted.
+
+        Args:
+            accept: names of what is taken as it is, of `ACCEPTABLE`.
+        """
+        refuse(self.problems, self.root, accept)
 
     def select(self, ids: list[str] | tuple[str, ...]) -> tuple[Case, ...]:
         """The cases with these ids, in this order."""
@@ -82,3 +99,39 @@ class DataSet:
                 "give the folder that the ids were listed from"
             )
         return tuple(by_id[name] for name in ids)
+
+
+def check_accepted(accept: Collection[str]) -> None:
+    """Refuse names of what nobody can accept."""
+    for name in accept:
+        if name not in ACCEPTABLE:
+            raise InvalidValueError(
+                f"accept = {name!r} is nothing that `canal data check` finds; choose of "
+                f"{', '.join(ACCEPTABLE)}"
+            )
+
+
+def refuse(problems: Sequence[Problem], root: Path, accept: Collection[str] = ()) -> None:
+    """Refuse data with problems that nobody accepted: the first files of each kind, and how many.
+
+    Args:
+        problems: that were found.
+        root: the folder.
+        accept: names of what is taken as it is, of `ACCEPTABLE`.
+    """
+    check_accepted(accept)
+    kinds: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        if problem.name not in accept:
+            # What must be mended is no kind of its own: each has a reason of its own.
+            kind = (problem.name, "" if problem.name else problem.remedy)
+            kinds.setdefault(kind, []).append(problem)
+    said = []
+    for (name, _), found in sorted(kinds.items()):
+        first, others = found[0], [problem.file for problem in found[1:_SHOWN]]
+        more = ", ".join([*others, "…"] if len(found) > _SHOWN else others)
+        several = f" (and so {len(found) - 1} more: {more})" if more else ""
+        way = f", or take it with --accept {name}: {ACCEPTABLE[name]}" if name else ""
+        said.append(f"{first.file} {first.what}{several}; {first.remedy}{way}")
+    if said:
+        raise DataError(f"{root}: {'. '.join(said)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 
 from canal.data.case import Case, DataSet, Problem
-from canal.data.decode import (
-    GREY_TOLERANCE,
-    MASK_THRESHOLD,
-    decode_image,
-    decode_mask,
-    is_volume,
-    open_picture,
-)
+from canal.data.decode import GREY_TOLERANCE, WHITE, Seen, decode, is_volume
 from canal.data.duplicates import THRESHOLD, groups_of, similar_pairs, thumbnail
 from canal.errors import DataError
 
@@ -56,11 +49,66 @@ class Check:
         return asdict(self)
 
 
+def problems_of(cases: Sequence[Case], seen: Sequence[Seen], root: Path) -> list[Problem]:
+    """What is to be fixed before anything is learned from these cases.
+
+    Args:
+        cases: that were decoded.
+        seen: of each.
+        root: the folder.
+    """
+    found = [
+        Problem(
+            relative((*case.image, *case.masks)[flaw.file], root),
+            flaw.what,
+            flaw.remedy,
+            flaw.name,
+        )
+        for case, one in zip(cases, seen, strict=True)
+        for flaw in one.flaws
+    ]
+    if any(one.white for one in seen):
+        found += [
+            Problem(
+                relative(case.masks[0], root),
+                f"holds no value above {one.dark}, where other masks of this data set are white",
+                WHITE,
+                "mask-values",
+            )
+            for case, one in zip(cases, seen, strict=True)
+            if one.dark
+        ]
+    truths = sum(bool(case.masks) for case in cases)
+    if truths and sum(one.empty for one in seen) == truths:
+        found.append(
+            Problem(
+                str(root),
+                f"holds {truths} masks, and none has any foreground",
+                f"look at one of them; {WHITE}",
+                "empty-masks",
+            )
+        )
+    return found
+
+
+def unreadable(case: Case, root: Path, message: str) -> Problem:
+    """The file first: a case may have several, and only one of them is broken."""
+    what, _, remedy = message.rpartition("; ")
+    for path in (*case.image, *case.masks):
+        if what.startswith(f"{path} "):
+            return Problem(relative(path, root), what.removeprefix(f"{path} "), remedy)
+    return Problem(case.id, what, remedy)
+
+
+def relative(path: Path, root: Path) -> str:
+    """A file as it is called in its folder."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+
 @dataclass(frozen=True)
 class _Look:
-    size: tuple[int, ...] = ()
     grey: bool = False
-    empty: bool = False
+    seen: Seen | None = None
     thumbnail: np.ndarray | None = None
     problem: Problem | None = None
 
@@ -78,16 +126,17 @@ def check(data: DataSet, *, progress: Callable[[int], None] = lambda _: None) ->
             looks.append(look)
             progress(1)
     good = [
-        (case, look)
+        (case, look, look.seen)
         for case, look in zip(data.cases, looks, strict=True)
-        if look.thumbnail is not None
+        if look.seen is not None
     ]
     duplicates: list[tuple[str, ...]] = []
     if good:
-        rows = np.array([look.thumbnail for _, look in good])
-        duplicates = groups_of(similar_pairs(rows, THRESHOLD), [case.id for case, _ in good])
-    sizes = Counter(" x ".join(map(str, look.size)) for _, look in good)
+        rows = np.array([look.thumbnail for _, look, _ in good])
+        duplicates = groups_of(similar_pairs(rows, THRESHOLD), [case.id for case, _, _ in good])
+    sizes = Counter(" x ".join(map(str, seen.size)) for _, _, seen in good)
     problems = list(data.problems) + [look.problem for look in looks if look.problem]
+    problems += problems_of([c for c, _, _ in good], [seen for _, _, seen in good], data.root)
     if not data.cases:
         problems.append(
             Problem(str(data.root), "holds no case with image and mask", "check the download")
@@ -98,8 +147,8 @@ def check(data: DataSet, *, progress: Callable[[int], None] = lambda _: None) ->
         groups=len({case.group for case in data.cases}),
         sites=dict(Counter(case.site for case in data.cases if case.site)),
         sizes=dict(sizes.most_common()),
-        channels=dict(Counter("grey" if look.grey else "colour" for _, look in good)),
-        empty_masks=tuple(case.id for case, look in good if look.empty),
+        channels=dict(Counter("grey" if look.grey else "colour" for _, look, _ in good)),
+        empty_masks=tuple(case.id for case, _, seen in good if seen.empty),
         near_duplicates=tuple(duplicates),
         problems=tuple(problems),
     )
@@ -107,53 +156,11 @@ def check(data: DataSet, *, progress: Callable[[int], None] = lambda _: None) ->
 
 def _look(case: Case, root: Path) -> _Look:
     try:
-        image = decode_image(case, size=None, channels=3)
-        mask = decode_mask(case, size=None)
+        image, _, seen = decode(case, size=None, channels=3)
         small = thumbnail(case)
     except DataError as error:
-        return _Look(problem=_unreadable(case, root, str(error)))
-    size = image.shape[1:]
-    problem = None
-    if mask.shape[1:] != size:
-        problem = Problem(
-            _relative(case.masks[0], root),
-            f"has size {mask.shape[1:]}, its image {size}",
-            "export the mask at the size of its image",
-        )
-    elif image.min() == image.max():
-        problem = Problem(
-            _relative(case.image[0], root),
-            "is an image of one colour",
-            "replace the file or take it out",
-        )
-    elif not mask.any() and (dark := _brightest(case)):
-        problem = Problem(
-            _relative(case.masks[0], root),
-            f"holds no value above {dark}, and counts as empty below {MASK_THRESHOLD}",
-            "save masks as 0 and 255",
-        )
+        return _Look(problem=unreadable(case, root, str(error)))
     grey = is_volume(case.image[0]) or bool(
         np.ptp(image[:3].astype(np.int16), axis=0).max() <= GREY_TOLERANCE
     )
-    return _Look(size, grey, not mask.any(), small, problem)
-
-
-def _brightest(case: Case) -> int:
-    """The highest grey in masks drawn by value; a JPEG has grey where there is nothing."""
-    drawn = [path for path in case.masks if path.suffix.lower() not in (".jpg", ".jpeg")]
-    if case.labels or not drawn:
-        return 0
-    return max(int(np.asarray(open_picture(path).convert("L")).max()) for path in drawn)
-
-
-def _unreadable(case: Case, root: Path, message: str) -> Problem:
-    """The file first: a case may have several, and only one of them is broken."""
-    what, _, remedy = message.rpartition("; ")
-    for path in (*case.image, *case.masks):
-        if what.startswith(f"{path} "):
-            return Problem(_relative(path, root), what.removeprefix(f"{path} "), remedy)
-    return Problem(case.id, what, remedy)
-
-
-def _relative(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    return _Look(grey, seen, small)

@@ -1,7 +1,14 @@
-"""From files to uint8 arrays: images as `[C, *size]`, masks as `[1, *size]` of zeros and ones."""
+"""From files to uint8 arrays: images as `[C, *size]`, masks as `[1, *size]` of zeros and ones.
+
+What is foreground in a mask is what its file says: the labels of a label map; white, from 128 on,
+in a grey mask; and in a lossless one that knows no white but one other value beside zero (0 and 1
+is a common export), that value.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +30,88 @@ Pixels = NDArray[np.uint8]
 Size = tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Flaw:
+    """Something in one file that a user should know before anything is learned from it.
+
+    Args:
+        name: of its kind, of `canal.data.case.ACCEPTABLE`.
+        what: is wrong with it.
+        remedy: what to do.
+        file: which of the case's, images first.
+    """
+
+    name: str
+    what: str
+    remedy: str
+    file: int = 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a case while it was decoded.
+
+    Args:
+        size: of the image in its file.
+        empty: there is a mask, and nothing in it.
+        dark: the value that was read as foreground in a mask without white; 0: there is none.
+        white: whether a mask has any.
+        flaws: of its files.
+    """
+
+    size: Size
+    empty: bool = False
+    dark: int = 0
+    white: bool = False
+    flaws: tuple[Flaw, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """Foreground of one mask file, or of several."""
+
+    foreground: NDArray[np.bool_]
+    dark: int = 0
+    white: bool = False
+    flaws: tuple[Flaw, ...] = ()
+
+
+WHITE = "save masks as 0 and 255"
+
+
+def decode(case: Case, *, size: Size | None, channels: int) -> tuple[Pixels, Pixels | None, Seen]:
+    """Decode a case, and say what is wrong with its files.
+
+    Args:
+        case: with or without masks.
+        size: as of `decode_image`.
+        channels: as of `decode_image`.
+
+    Returns:
+        The image, the mask if there is one, and what was seen.
+    """
+    planes = _planes(case, channels)
+    found = planes[0].shape if isinstance(planes[0], np.ndarray) else planes[0].size[::-1]
+    image = _stack(planes, size)
+    flaws = []
+    if all(_is_blank(plane) for plane in planes):
+        flaws.append(
+            Flaw("blank-image", "is an image of one colour", "replace the file or take it out")
+        )
+    if not case.masks:
+        return image, None, Seen(found, flaws=tuple(flaws))
+    truth = _truth(case)
+    if truth.foreground.shape != found:
+        what = f"has size {truth.foreground.shape}, its image {found}"
+        remedy = "export the mask at the size of its image"
+        flaws.append(Flaw("mask-size", what, remedy, len(case.image)))
+    seen = Seen(
+        *(found, not truth.foreground.any(), truth.dark, truth.white),
+        (*flaws, *truth.flaws),
+    )
+    return image, _fit(truth.foreground, size), seen
+
+
 def decode_image(case: Case, *, size: Size | None, channels: int) -> Pixels:
     """Decode the image of a case.
 
@@ -31,40 +120,99 @@ def decode_image(case: Case, *, size: Size | None, channels: int) -> Pixels:
         size: height and width, or three lengths of a volume; None keeps the original.
         channels: 3 for colour, 1 for grey; a volume brings its own, one or more a file.
     """
+    return _stack(_planes(case, channels), size)
+
+
+def _planes(case: Case, channels: int) -> list[Image | Pixels]:
     if is_volume(case.image[0]):
         parts = [part for path in case.image for part in _channels_of(_read_volume(path), path)]
-        return np.stack([_resize_volume(_window(part), size) for part in parts])
-    planes = []
-    for path in case.image:
-        picture = _eight_bit(open_picture(path)).convert("RGB" if channels == 3 else "L")
+        return [_window(part) for part in parts]
+    mode = "RGB" if channels == 3 else "L"
+    return [_eight_bit(open_picture(path)).convert(mode) for path in case.image]
+
+
+def _stack(planes: list[Image | Pixels], size: Size | None) -> Pixels:
+    parts = []
+    for plane in planes:
+        if isinstance(plane, np.ndarray):
+            parts.append(_resize_volume(plane, size)[None])
+            continue
+        resized = plane
         if size is not None:
-            picture = picture.resize((size[1], size[0]), resample=_bilinear())
-        array = np.asarray(picture)
-        planes.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
-    return np.ascontiguousarray(np.concatenate(planes))
+            resized = plane.resize((size[1], size[0]), resample=_bilinear())
+        array = np.asarray(resized)
+        parts.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
+    return np.ascontiguousarray(np.concatenate(parts))
+
+
+def _is_blank(plane: Image | Pixels) -> bool:
+    if isinstance(plane, np.ndarray):
+        return bool(plane.min() == plane.max())
+    extremes = plane.getextrema()
+    bands = extremes if isinstance(extremes[0], tuple) else (extremes,)
+    return all(low == high for low, high in bands)
 
 
 def decode_mask(case: Case, *, size: Size | None) -> Pixels:
     """Decode the truth of a case: the union of its masks, or its foreground labels."""
-    union: NDArray[np.bool_] | None = None
-    for path in case.masks:
-        if is_volume(path):
-            mask = np.isin(_read_volume(path), case.labels)
-        elif case.labels:
-            picture = open_picture(path)
-            # The values of a palette are its indices, not the colours that a viewer shows.
-            values = np.asarray(picture if picture.mode == "P" else picture.convert("L"))
-            mask = np.isin(values, case.labels)
-        else:
-            mask = np.asarray(open_picture(path).convert("L")) >= MASK_THRESHOLD
-        if union is not None and union.shape != mask.shape:
+    return _fit(_truth(case).foreground, size)
+
+
+def _truth(case: Case) -> _Truth:
+    truths: list[_Truth] = []
+    for number, path in enumerate(case.masks, start=len(case.image)):
+        truth = _labelled(path, case.labels) if case.labels else _drawn(path)
+        if truths and truths[0].foreground.shape != truth.foreground.shape:
             raise DataError(
-                f"{path} has size {mask.shape}, the other masks of {case.id} {union.shape}; "
-                "bring all masks of an image to its size"
+                f"{path} has size {truth.foreground.shape}, the other masks of {case.id} "
+                f"{truths[0].foreground.shape}; bring all masks of an image to its size"
             )
-        union = mask if union is None else union | mask
-    if union is None:
+        flaws = tuple(replace(flaw, file=number) for flaw in truth.flaws)
+        truths.append(replace(truth, flaws=flaws))
+    if not truths:
         raise DataError(f"{case.id} has no mask; add one, or leave the case out")
+    return _Truth(
+        reduce(np.logical_or, [truth.foreground for truth in truths]),
+        max(truth.dark for truth in truths),
+        any(truth.white for truth in truths),
+        tuple(flaw for truth in truths for flaw in truth.flaws),
+    )
+
+
+def _labelled(path: Path, labels: tuple[int, ...]) -> _Truth:
+    """By the labels of a label map."""
+    if is_volume(path):
+        values = _read_volume(path)
+        if values.ndim != 3:
+            raise DataError(f"{path} has {values.ndim} axes; export it as a volume of 3")
+    else:
+        picture = open_picture(path)
+        # The values of a palette are its indices, not the colours that a viewer shows.
+        values = np.asarray(picture if picture.mode == "P" else picture.convert("L"))
+    unknown = np.setdiff1d(values, (0, *labels))
+    if not len(unknown):
+        return _Truth(np.isin(values, labels))
+    what = f"holds the value {unknown[-1]:g}, which is none of the labels of this data set"
+    flaw = Flaw("mask-values", what, "name it among them, or export the labels that they name")
+    return _Truth(np.isin(values, labels), flaws=(flaw,))
+
+
+def _drawn(path: Path) -> _Truth:
+    """By brightness."""
+    if is_volume(path):
+        raise DataError(f"{path} is a volume without labels; name them in the data set's file")
+    values = np.asarray(open_picture(path).convert("L"))
+    top = int(values.max())
+    # A JPEG has grey where there is nothing.
+    if top >= MASK_THRESHOLD or not top or path.suffix.lower() in (".jpg", ".jpeg"):
+        return _Truth(values >= MASK_THRESHOLD, white=top >= MASK_THRESHOLD)
+    if top == 1 or (not values.all() and np.isin(values, (0, top)).all()):
+        return _Truth(values == top, dark=top)
+    what = f"holds several values up to {top}, and counts as empty below {MASK_THRESHOLD}"
+    return _Truth(np.zeros(values.shape, dtype=bool), flaws=(Flaw("mask-values", what, WHITE),))
+
+
+def _fit(union: NDArray[np.bool_], size: Size | None) -> Pixels:
     if size is None or union.shape == size:
         return union[None].astype(np.uint8)
     if union.ndim == 3:

@@ -210,6 +210,7 @@ def read_queries(order: Order, start: checkpoint.Checkpoint) -> Queries:
             part=order.part,
             channels=int(start.architecture["in_channels"]),
             unlabelled=True,
+            accept=order.accept,
         )
     )
 

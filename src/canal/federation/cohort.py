@@ -134,6 +134,7 @@ class Cohort:
             part=known.cohort or known.name,
             channels=int(start.architecture["in_channels"]),
             normal=self._asked().data.normal,
+            accept=self._asked().data.accept,
         )
 
     def _asked(self) -> Settings:

@@ -33,6 +33,7 @@ from typing import Any, get_type_hints
 
 from canal.adapters.patients import CHUNK
 from canal.adapters.store import ADAPTERS
+from canal.data.case import check_accepted
 from canal.errors import ConfigurationError
 from canal.release.plan import TRUSTS, Trust
 from canal.release.record import About
@@ -112,6 +113,7 @@ class Order:
         out: where to publish.
         split: file of a split; empty for all images of the folder.
         part: part of that split to ask about.
+        accept: what `canal data check` finds in the queries and is taken as it is, by its name.
         trust: the model of trust.
         colluding: t of a secure sum.
         release: what is asked for: `features` of the queries, or `adapters`, taught by patients.
@@ -135,6 +137,7 @@ class Order:
     out: str
     split: str = ""
     part: str = "recipient"
+    accept: tuple[str, ...] = ()
     trust: Trust = "secure-sum"
     colluding: int = 1
     release: str = FEATURES
@@ -153,6 +156,7 @@ class Order:
 
     def __post_init__(self) -> None:
         _ = self.about
+        check_accepted(self.accept)
         _check_trust(self.trust, self.folder)
         if self.release not in (FEATURES, ADAPTERS):
             raise ConfigurationError(

@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from canal.adapters.patients import Patients
 from canal.errors import RefusalError
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution
@@ -171,7 +172,8 @@ class Site:
                 "other numbers"
             )
         if isinstance(asked, Lessons):
-            asked.gradients  # noqa: B018  # what a machine cannot do is found before it costs
+            # What a machine cannot do, and what is wrong with the data, is found before it costs.
+            asked.gradients  # noqa: B018
         return asked
 
     def _of(self, terms: Terms, journal: Journal) -> Asked | Lessons:
@@ -255,9 +257,11 @@ class Site:
             return teaching.round(int(message.head["number"]), latest, request)
 
     def _teaching(self, lessons: Lessons, journal: Journal) -> Teaching:
+        return Teaching(lessons, journal, self._people(lessons))
+
+    def _people(self, lessons: Lessons) -> Patients:
         agreed = lessons.terms.adapters
-        people = self.cohort.patients(agreed.initialisation, agreed.views)
-        return Teaching(lessons, journal, people)
+        return self.cohort.patients(agreed.initialisation, agreed.views)
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)

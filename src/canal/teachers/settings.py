@@ -20,8 +20,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from canal.data.case import ACCEPTABLE, check_accepted
 from canal.errors import ConfigurationError, InvalidValueError
 from canal.plain import later
 
@@ -41,8 +42,12 @@ class DataSettings:
     size: int = _setting(64, "Pixels a side; images are resized to squares (or cubes).")
     channels: int = _setting(0, "3 for colour, 1 for grey; 0 finds out.")
     normal: bool = _setting(True, "Keep cases that are known to show no lesion.")
+    accept: tuple[str, ...] = _setting(
+        (), f"Take what `canal data check` finds under this name: {', '.join(ACCEPTABLE)}."
+    )
 
     def __post_init__(self) -> None:
+        check_accepted(self.accept)
         if self.size < 1 or self.channels < 0:
             raise InvalidValueError(
                 f"size = {self.size!r} must be at least 1, channels = {self.channels!r} at least 0"
@@ -137,7 +142,7 @@ def read_settings(path: Path | None, flags: Mapping[str, Any] | None = None) -> 
 
     Args:
         path: of a TOML file; None for none.
-        flags: by key, without their section; None values were not given.
+        flags: by key, without their section; None and empty lists were not given.
     """
     settings = Settings()
     for section, values in _tables(path).items():
@@ -145,7 +150,7 @@ def read_settings(path: Path | None, flags: Mapping[str, Any] | None = None) -> 
         settings = _with(settings, section, values, f"{path}: [{section}]")
     for section, kind in SECTIONS.items():
         names = [f.name for f in fields(kind)]
-        said = {n: v for n, v in (flags or {}).items() if n in names and v is not None}
+        said = {n: v for n, v in (flags or {}).items() if n in names and v not in (None, [])}
         settings = _with(settings, section, said, "the command line")
     return settings
 
@@ -179,6 +184,11 @@ def _with(settings: Settings, section: str, values: Mapping[str, Any], where: st
     typed = {}
     for name, value in values.items():
         kind = hints[name]
+        if get_origin(kind) is tuple:
+            if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+                raise ConfigurationError(f"{where} {name} = {value!r} must be a list of names")
+            typed[name] = tuple(value)
+            continue
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         allowed = get_args(kind)
@@ -193,4 +203,6 @@ def _with(settings: Settings, section: str, values: Mapping[str, Any], where: st
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     return f'"{value}"' if isinstance(value, str) else repr(value)

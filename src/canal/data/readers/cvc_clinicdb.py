@@ -14,6 +14,7 @@ _NO_SEQUENCES = Problem(
     "metadata.csv",
     "is not there or names no sequences, so that frames of one video would be torn apart",
     "add it with the columns frame_id and sequence_id",
+    "missing-sequences",
 )
 
 

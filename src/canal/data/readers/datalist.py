@@ -40,6 +40,7 @@ def read(root: Path, options: Options) -> DataSet:
                         f"{root.name}, entry {number}",
                         "lacks image or label",
                         "name both in the datalist",
+                        "missing-mask",
                     )
                 )
             continue
@@ -47,7 +48,8 @@ def read(root: Path, options: Options) -> DataSet:
         masks = _paths(root.parent, entry["label"]) if "label" in entry else ()
         missing = [path for path in (*images, *masks) if not path.is_file()]
         problems += [
-            Problem(str(path), "is listed but not there", "mend the path") for path in missing
+            Problem(str(path), "is listed but not there", "mend the path", "missing-file")
+            for path in missing
         ]
         if not missing:
             name = str(entry.get("id", _name(images[0], root.parent)))
@@ -57,7 +59,6 @@ def read(root: Path, options: Options) -> DataSet:
                         f"{root.name}, entry {number}",
                         f"has the same id as another, {name}, and would take its place",
                         "list every image once",
-                        blocks=True,
                     )
                 )
                 continue
@@ -76,7 +77,6 @@ def read(root: Path, options: Options) -> DataSet:
                 root.name,
                 f"gives no patient for {len(strangers)} images ({strangers[0]}, …)",
                 "name the patient of every image, or of none",
-                blocks=True,
             )
         )
     volumes = bool(cases) and cases[0].image[0].name.endswith(VOLUME_SUFFIXES)

@@ -95,7 +95,6 @@ def ungrouped(cases: Iterable[Case], groups: dict[str, str], sites: set[str]) ->
             "metadata.csv",
             f"gives no patient or sequence for {len(left_out)} images ({left_out[0]}, …)",
             "add their rows, with the name of the image in the first column",
-            blocks=True,
         )
     ]
 
@@ -127,12 +126,17 @@ def pair_up(
         if name in seen:
             twin = seen[name].relative_to(root).as_posix()
             what = f"has the same id as {twin}, and would take its place"
-            problems.append(Problem(where, what, "remove one of the two", blocks=True))
+            problems.append(Problem(where, what, "remove one of the two"))
             continue
         seen[name] = path
         if name not in by_id and not unlabelled:
             problems.append(
-                Problem(where, "has no mask", "add the mask, or take the image out of the folder")
+                Problem(
+                    where,
+                    "has no mask",
+                    "add the mask, or take the image out of the folder",
+                    "missing-mask",
+                )
             )
             continue
         cases.append(
@@ -145,6 +149,7 @@ def pair_up(
                 path.relative_to(root).as_posix(),
                 "is a mask without an image",
                 "add the image, or take the mask out of the folder",
+                "missing-image",
             )
             for path in by_id[name]
         ]

@@ -94,6 +94,7 @@ def _read_one(place: Path, site: str) -> tuple[list[Case], list[Problem]]:
             f"{prefix}imagesTr/{path.name}",
             "has no label",
             f"add labelsTr/{name}{path.name.removeprefix(stem(path.name))}, or take the image out",
+            "missing-mask",
         )
         for name in channels.keys() - by_truth.keys()
         for path in channels[name]
@@ -102,6 +103,7 @@ def _read_one(place: Path, site: str) -> tuple[list[Case], list[Problem]]:
             f"{prefix}labelsTr/{by_truth[name].name}",
             "is a label without an image",
             "add its image to imagesTr/, or take the label out",
+            "missing-image",
         )
         for name in by_truth.keys() - channels.keys()
     ]
