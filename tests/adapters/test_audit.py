@@ -64,7 +64,7 @@ def test_a_release_that_is_right(places, make_release):
     assert found.outcomes[0].reached > 0.9
     assert found.stated["membership"] == pytest.approx(8, rel=1e-6)
     assert any(
-        said.startswith("One patient added or removed (all 3 rounds)") for said in found.words()
+        said.startswith("One patient added or removed, on all 3 rounds") for said in found.words()
     )
     assert not found.paper_falls_short
 

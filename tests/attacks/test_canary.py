@@ -96,7 +96,8 @@ def test_statistics_with_noise_are_part_of_it(make_release, ensemble, networks, 
         means.append([np.array(total.mean()) for total in sums])
     for name, one, two in zip(("caps", "importance"), *means, strict=True):
         square += np.square((one - two) / calibrated.sigma(name)[0]).sum()
-    assert found.mu == pytest.approx(math.sqrt(square), rel=1e-9)
+    # The attack computes it in floating point, a release on a lattice.
+    assert found.mu == pytest.approx(math.sqrt(square), rel=1e-5)
     assert found.mu > np.linalg.norm((rows[0] - rows[1]) / sigma) * 1.001
     assert found.holds
 

@@ -11,7 +11,6 @@ import random
 import numpy as np
 import pytest
 
-from canal.attacks import feature_game as game_module
 from canal.attacks.auditor import judge
 from canal.attacks.feature_game import FeatureGame
 from canal.attacks.feature_rows import play_rows
@@ -21,7 +20,7 @@ from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated,
 from canal.privacy import Lattice, Secret
 from canal.privacy.ziggurat import standard_normal
 from canal.release import mechanism as mechanism_module
-from canal.release import rows as rows_module
+from canal.release import sites as sites_module
 from canal.release import statistics as statistics_module
 
 PRIVATE = {"caps_source": "private", "importance_source": "private"}
@@ -271,13 +270,13 @@ def test_one_teacher_with_twice_the_weight(
     make_mechanism, look, look_at_rows, monkeypatch, favourite, unit
 ):
     """Whichever it is: each is tried as the one that changes."""
-    real = rows_module.add_up
+    real = sites_module.contribute
 
-    def unfair(mechanism, ensemble, batch, **more):
-        chosen = dataclasses.replace(ensemble, teachers=ensemble.teachers[favourite:][:1])
-        return real(mechanism, ensemble, batch, **more) + real(mechanism, chosen, batch, **more)
+    def unfair(mechanism, teacher, batch, **more):
+        given = real(mechanism, teacher, batch, **more)
+        return given * (2 if teacher.cohort == f"site-{favourite}" else 1)
 
-    monkeypatch.setattr(rows_module, "add_up", unfair)
+    monkeypatch.setattr(sites_module, "contribute", unfair)
     mechanism = make_mechanism()
     found = look(mechanism, unit)
     assert FEATURES in found
@@ -289,16 +288,15 @@ def test_one_teacher_with_twice_the_weight(
 
 @pytest.mark.parametrize("favourite", [0, 2])
 def test_one_teacher_counted_twice_in_the_statistics(mechanism, look, monkeypatch, favourite):
-    real = game_module.sum_up
+    real = sites_module.sum_up
 
     def unfair(calibrated, names, queries, networks, **more):
         sums = real(calibrated, names, queries, networks, **more)
-        chosen = real(calibrated, names, queries, networks[favourite:][:1], **more)
-        for total, once_more in zip(sums, chosen, strict=True):
-            total.total += once_more.total
+        for total in sums:
+            total.total *= 2 if networks[0][0] == f"site-{favourite}" else 1
         return sums
 
-    monkeypatch.setattr(game_module, "sum_up", unfair)
+    monkeypatch.setattr(sites_module, "sum_up", unfair)
     assert {"caps", "importance", "distance of a patient"} <= look(mechanism, "patient")
 
 

@@ -122,7 +122,7 @@ def test_noise_lattice_and_bounds_are_those_of_the_release(make_rounds):
 
 def test_a_wide_canary_is_bounded_as_well(make_rounds):
     game = whole(make_rounds(), "membership")
-    wide, narrow = (game.tried[name].apart[0] for name in ("wide", "narrow"))
+    wide, narrow = (game.tried[f"{name} and last"].apart[0] for name in ("wide", "narrow"))
     assert np.count_nonzero(wide) == 12
     assert np.count_nonzero(narrow) == 1
     longest = round(1 / game.mechanism.calibrated.lattice.step)

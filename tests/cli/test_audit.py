@@ -76,10 +76,10 @@ def test_a_bound_and_a_canary(home, call):
     done = call("release", "--draws", "2000", "--out", "audit.json", *canary)
     assert done.exit_code == 0, done.output
     assert "NOT PRIVATE: the noise is seeded" in done.output
-    assert "That is not refuted" in done.output
+    assert "nothing is promised" in done.output
     assert "the accounting covers it" in done.output
     found = json.loads((home / "audit.json").read_text())
-    assert found["format"] == "canal-audit/1"
+    assert found["format"] == "canal-audit/2"
     assert found["holds"]
     assert found["canary"].keys() == {"allowed", "holds", "words"}
     assert done.stdout.splitlines()[:-2] == found["words"]

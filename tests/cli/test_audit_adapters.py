@@ -59,7 +59,7 @@ def test_the_report_shows_it(home):
     call_here(home, "report", ".", "--out", "report.html")
     page = (home / "report.html").read_text().replace("\xa0", " ")
     assert "membership, rounds" in page
-    assert "One patient added or removed (all 2 rounds)" in page
+    assert "One patient added or removed, on all 2 rounds of this folder" in page
 
 
 def test_a_few_patients_of_a_folder_for_programs(home):

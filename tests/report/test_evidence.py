@@ -8,11 +8,13 @@ import re
 import numpy as np
 import pytest
 
+from canal.attacks.audit import FORMAT as AUDITED
 from canal.attacks.inversion import Inversion, Likeness
 from canal.attacks.kinds import audit
 from canal.attacks.traces import Check
 from canal.errors import DataError
 from canal.privacy import Secret
+from canal.release.digits import prose
 from canal.report.evidence import read_evidence
 from canal.report.render import render
 from canal.report.run import Run
@@ -46,6 +48,9 @@ def test_both_are_on_the_page(audited):
     assert "+0.150 (+0.100 to +0.200)" in page
     for outcome in made.outcomes:
         assert outcome.what in page
+    for verdict in made.verdicts:
+        assert f"{verdict.unit}, all {verdict.among} queries of the folder" in page
+        assert prose(verdict.words()) in html.unescape(page)
     assert "A lower bound can refute, it cannot prove." in page
 
 
@@ -86,12 +91,21 @@ def test_every_check_is_on_the_page(audited):
     assert {row[2] for row in found.checks} <= {"passed", "cannot be told"}
 
 
-@pytest.mark.parametrize("form", ["canal-audit/1", "canal-inversion/1"])
+@pytest.mark.parametrize("form", [AUDITED, "canal-inversion/1"])
 def test_a_damaged_file_is_named(tmp_path, form):
     path = tmp_path / "found.json"
     path.write_text(json.dumps({"format": form, "release": "f", "words": []}))
     with pytest.raises(DataError, match=r"found\.json cannot be read"):
         read_evidence(path, "found.json")
+
+
+def test_an_audit_that_did_not_test_what_is_stated_is_refused(audited):
+    """Of an older version: its verdict was about what it drew, and not about the folder."""
+    folder, _ = audited
+    content = json.loads((folder / "audit.json").read_text())
+    (folder / "audit.json").write_text(json.dumps(content | {"format": "canal-audit/1"}))
+    with pytest.raises(DataError, match=r"another version \(canal-audit/1\).*audit again"):
+        Run.read(folder)
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", '{"format": "canal-split/1"}', '"canal-audit/1"'])

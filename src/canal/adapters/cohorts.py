@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -159,7 +159,7 @@ class LocalCohorts:
 
     def count(self, mechanism: Mechanism) -> int:
         """How many patients all sites have, in parts; with all shares of the noise, if any."""
-        return sum(mechanism.count(len(site), self._shares.get(site.cohort)) for site in self.sites)
+        return count_over(mechanism, self.sites, self._shares)
 
     def publish(self, parts: int) -> None:
         """Nobody else is to be told."""
@@ -175,14 +175,52 @@ class LocalCohorts:
         """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
         self.coordinates.write(values)
         gradients = self.gradients(mechanism.basis)
-        total = np.zeros(mechanism.calibrated.plan.coordinates, dtype=np.int64)
-        for site in self.sites:
-            own = self._shares.get(site.cohort)
-            total += contribute(mechanism, site, gradients, number, own, published, self.progress)
-        return total
+        return sum_over(
+            mechanism, self.sites, gradients, number, self._shares, published, self.progress
+        )
 
     def finish(self, manifest: Manifest) -> None:
         """Nobody else is to be told."""
+
+
+def count_over(mechanism: Mechanism, sites: Sequence[Patients], shares: Mapping[str, Noise]) -> int:
+    """How many patients all sites have, in parts; private, but for the shares of the noise.
+
+    Args:
+        mechanism: says how much noise.
+        sites: their patients.
+        shares: the noise of every site that adds a share of it, by cohort.
+    """
+    return sum(mechanism.count(len(site), shares.get(site.cohort)) for site in sites)
+
+
+def sum_over(
+    mechanism: Mechanism,
+    sites: Sequence[Patients],
+    gradients: Gradients,
+    number: int,
+    shares: Mapping[str, Noise],
+    published: bytes,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Integers:
+    """The sum of one round over all sites, `[d]`; private, but for the shares of the noise.
+
+    Every release of sites in one process is summed here, and so is every audit of one.
+
+    Args:
+        mechanism: bounds every patient, and says how much noise.
+        sites: their patients.
+        gradients: of the network as it is in this round.
+        number: of the round.
+        shares: the noise of every site that adds a share of it, by cohort.
+        published: digest of all that was published before.
+        progress: called with the number of images that passed through the network.
+    """
+    total = np.zeros(len(mechanism.clip.scale), dtype=np.int64)
+    for site in sites:
+        own = shares.get(site.cohort)
+        total += contribute(mechanism, site, gradients, number, own, published, progress)
+    return total
 
 
 def contribute(

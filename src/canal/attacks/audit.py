@@ -12,12 +12,13 @@ from canal.attacks.canary import Canary
 from canal.attacks.individual import LOOKED_AT
 from canal.attacks.outcome import ALARM, CONFIDENCE, Outcome
 from canal.attacks.traces import Check
+from canal.attacks.verdict import Verdict
 from canal.files import replace_file
 from canal.release.calibration import finite_or_none
 from canal.release.digits import downwards, number, short
 from canal.release.manifest import SOFTWARE
 
-FORMAT = "canal-audit/1"
+FORMAT = "canal-audit/2"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Audit:
         stamp: the release's own warning; empty if it is private.
         stated: epsilon of every unit that the noise is worth, exact; infinite for none.
         delta: of every epsilon here.
-        outcomes: one a game.
+        verdicts: one a unit: what is proven of it, against what the folder prints.
+        outcomes: one a game, and one a part of it: against the accounting of what was drawn.
         checks: of what noise must not leave behind.
         canary: what one real patient moved, where somebody trained without; or what real patients
             paid for rounds (`canal.attacks.paid`). Its figures are not in this file, nor in words.
@@ -43,6 +45,7 @@ class Audit:
     stamp: str
     stated: dict[str, float]
     delta: float
+    verdicts: tuple[Verdict, ...]
     outcomes: tuple[Outcome, ...]
     checks: tuple[Check, ...]
     canary: Canary | None = None
@@ -53,7 +56,13 @@ class Audit:
         """Whether nothing was refuted; no proof that all is well."""
         fine = all(check.passed is not False for check in self._all_checks)
         covered = self.canary is None or self.canary.holds
-        return fine and covered and not any(outcome.refuted for outcome in self.outcomes)
+        refuted = any(each.refuted for each in self.verdicts)
+        return fine and covered and not refuted and not any(each.refuted for each in self.outcomes)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether anything varied."""
+        return any(math.isfinite(outcome.claimed_mu) for outcome in self.outcomes)
 
     @property
     def _all_checks(self) -> tuple[Check, ...]:
@@ -71,14 +80,9 @@ class Audit:
     @property
     def _surely_paid(self) -> float:
         """The most that a patient is shown to pay; 0 where nothing was claimed."""
-        return max(
-            (
-                outcome.sure_epsilon
-                for outcome in self.outcomes
-                if outcome.unit == "patient" and not math.isinf(outcome.claimed_epsilon)
-            ),
-            default=0.0,
-        )
+        if math.isinf(self.stated.get("patient", math.inf)):
+            return 0.0
+        return max((each.epsilon for each in self.verdicts if each.unit == "patient"), default=0.0)
 
     def words(self) -> list[str]:
         """What it means, in sentences."""
@@ -90,19 +94,18 @@ class Audit:
             )
         said.append(
             f"Two worst-case worlds, {number(max(o.draws for o in self.outcomes))} draws of each, "
-            f"through the code of a release; 95 % lower bounds at delta {short(self.delta)}."
+            f"through the code of a release; lower bounds at delta {short(self.delta)} that are "
+            "wrong once in a million."
         )
         said.append(self._code())
-        for outcome in self.outcomes:
-            if outcome.part and not outcome.refuted:
-                continue
-            said.append(outcome.words())
-            finite = math.isfinite(outcome.claimed_mu)
-            if outcome.unit == "image" and finite and math.isinf(self.stated["image"]):
+        for verdict in self.verdicts:
+            said.append(verdict.words())
+            if verdict.unit == "image" and math.isinf(self.stated["image"]) and self.noisy:
                 said.append(
                     "Query images are promised nothing here: what was learned or read from them "
                     "with public weights is published in the clear, and was not drawn."
                 )
+        said += [outcome.words() for outcome in self.outcomes if outcome.refuted]
         if self.paper_falls_short:
             paid = self._surely_paid
             shown = f"{number(downwards(paid))} at least" if math.isfinite(paid) else "all there is"
@@ -167,6 +170,7 @@ class Audit:
             "confidence": CONFIDENCE,
             "false_alarm": ALARM,
             "stated": {unit: finite_or_none(value) for unit, value in self.stated.items()},
+            "verdicts": [verdict.to_json() for verdict in self.verdicts],
             "games": [outcome.to_json() for outcome in self.outcomes],
             "checks": [check.to_json() for check in self._all_checks],
             "canary": None if self.canary is None else self.canary.public(),

@@ -1,11 +1,13 @@
 r"""The auditor: is the epsilon that a release states refuted by what the code of a release does?
 
-For every unit a game is played with worst-case neighbours (`canal.attacks.game`), and two 95 %
-lower bounds on epsilon are held against the accounting (`canal.attacks.bounds`). A lower bound
-proves harm, never safety: it can refute the statement, and when it comes close to it, shows that
-the statement is no exaggeration either. The code that is played is today's, not that which made the
-folder; what the folder itself shows is looked at as well (`canal.attacks.traces`), and with its
-teachers all of its noise (`canal.attacks.residue`).
+For every unit a game is played with worst-case neighbours (`canal.attacks.game`). What it proves
+goes over to all queries or rounds of the folder and is held against every number that the folder
+prints for that unit (`canal.attacks.verdict`); each game by itself is held against what the
+accounting states of exactly what was drawn (`canal.attacks.outcome`). A lower bound proves harm,
+never safety: it can refute the statement, and when it comes close to it, shows that the statement
+is no exaggeration either. The code that is played is today's, not that which made the folder; what
+the folder itself shows is looked at as well (`canal.attacks.traces`), and with its teachers all of
+its noise (`canal.attacks.residue`).
 
 A bound of 95 % is above a claim that is exactly true in one run out of twenty. Alarm is therefore
 raised at a false-alarm rate of 1e-6 for each bound, while the numbers in the tables are the usual
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -30,9 +32,11 @@ from canal.attacks.game import Game, Played, Progress
 from canal.attacks.outcome import ALARM, Outcome
 from canal.attacks.seeds import DRAWN, SEEDS, find_seed, repeated_secrets
 from canal.attacks.traces import Check, distances, noise_is_wide, unrelated, whole_numbers
+from canal.attacks.verdict import Verdict, printed
 from canal.errors import InvalidValueError
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Unit
+from canal.release.manifest import CARD
 
 Secrets = Callable[[str], Secret]
 
@@ -71,6 +75,8 @@ class Auditor(ABC):
 
     # Those that have neighbours to try.
     known: ClassVar[tuple[Unit, ...]]
+    # Words around an epsilon of theirs in a statement.
+    sentences: ClassVar[Mapping[str, Sequence[str]]]
 
     def __post_init__(self) -> None:
         if self.draws < FEWEST_DRAWS:
@@ -93,6 +99,20 @@ class Auditor(ABC):
     @abstractmethod
     def stated(self) -> dict[str, float]:
         """Epsilon of every unit that the noise is worth, exact."""
+
+    def among(self, unit: Unit) -> int:  # noqa: ARG002
+        """How many of the rows that are in the folder a unit takes part in."""
+        return len(self.release)
+
+    def printed(self, game: Game) -> dict[str, float | None]:
+        """Every epsilon that the folder prints for the unit of a game, by where it does."""
+        card = self.release.path / CARD
+        return printed(
+            self.release.manifest,
+            card.read_text(encoding="utf-8", errors="replace") if card.is_file() else "",
+            *(game.unit, game.times, len(self.release)),
+            self.sentences.get(game.unit, ()),
+        )
 
     @abstractmethod
     def in_the_folder(self) -> list[Check]:
@@ -126,10 +146,12 @@ class Auditor(ABC):
                 lambda part: Secret.create(folder / f"secret-{part}")
             )
             outcomes: list[Outcome] = []
+            verdicts: list[Verdict] = []
             checks: list[Check] = []
             for game in self.games:
                 played = game.play(self.draws_made, secret(game.unit), folder, progress)
                 outcomes += judge(game, played)
+                verdicts.append(Verdict.of(game, played, self.among(game.unit), self.printed(game)))
                 checks.append(distances(game))
                 if self.noisy:
                     checks.append(noise_is_wide(played, f"width of the noise, {game.unit}"))
@@ -152,6 +174,7 @@ class Auditor(ABC):
             str(self.release.statement["stamp"]),
             self.stated,
             self.release.plan.delta,
+            tuple(verdicts),
             tuple(outcomes),
             tuple(checks),
         )

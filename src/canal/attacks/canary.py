@@ -19,13 +19,17 @@ from typing import Any
 import numpy as np
 
 from canal.attacks.outcome import exact_epsilon
-from canal.attacks.view import check_queries, check_teachers, noiseless_rows
+from canal.attacks.view import (
+    check_queries,
+    check_teachers,
+    noiseless_rows,
+    noiseless_statistics,
+)
 from canal.errors import InvalidValueError
 from canal.release.calibration import finite_or_none
 from canal.release.digits import number, short
 from canal.release.ensemble import Ensemble
 from canal.release.queries import Queries
-from canal.release.statistics import Name, sum_up
 from canal.release.store import Release
 from canal.release.verification import check_statement
 
@@ -135,20 +139,12 @@ def measure(
         )
         moved = np.square((first - second) / np.repeat(sigma, plan.positions))
         total = float(np.nansum(moved))
-        names: list[Name] = [n for n, source in plan.sources.items() if source == "private"]
-        pair = [
-            sum_up(
-                calibrated,
-                names,
-                queries,
-                [(teacher.cohort, teacher.tap) for teacher in ensemble.teachers],
-                progress=progress,
-            )
+        one, other = (
+            noiseless_statistics(release, ensemble, queries.arrays, progress)
             for ensemble in (with_, without)
-        ]
-        for one, other in zip(*pair, strict=True):
-            unit = one.lattice.step * one.bound / one.terms
-            apart = (one.total - other.total) * unit / calibrated.sigma(one.name)[0]
+        )
+        for name in one:
+            apart = (one[name] - other[name]) / calibrated.sigma(name)[0]
             total += float(np.nansum(np.square(apart)))
     return Canary(cohort, math.sqrt(total), calibrated.guarantee.mu("patient"), plan.delta)
 

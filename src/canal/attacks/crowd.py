@@ -8,7 +8,8 @@ reach it. The canary is one of three:
 - *edge*: of the very length of the bound.
 
 Beside it are a patient who says nothing and one whose gradient is no number: what they are must
-change nothing about the canary's part.
+change nothing about the canary's part. It is tried as the first patient of the first site and
+as the last of the last, and all sites are summed by the function that sums a release.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.cohorts import contribute
+from canal.adapters.cohorts import count_over, sum_over
 from canal.adapters.patients import Patients
 
 if TYPE_CHECKING:
@@ -32,17 +33,20 @@ if TYPE_CHECKING:
     from canal.privacy.units import Unit
 
 _HUGE = 1e30
+# Of more sites than these, the others would do nothing but take time.
+_MOST_SITES = 4
 
 
 class Crowd(Patients):
     """A site whose patients say what they like, and the opposite in every second round.
 
     Args:
+        cohort: name of the site.
         rows: `[P, d]` gradients.
     """
 
-    def __init__(self, rows: Tensor) -> None:
-        self.cohort, self._rows = "crowd", rows
+    def __init__(self, cohort: str, rows: Tensor) -> None:
+        self.cohort, self._rows = cohort, rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,7 +66,7 @@ class Pair:
     """A canary in two rounds, and in two worlds.
 
     Args:
-        sums: over a site's patients, `[2 rounds, 2 worlds, coordinates]`.
+        sums: over the patients of all sites, `[2 rounds, 2 worlds, coordinates]`.
         counts: of the same patients, in parts of one, in both worlds.
     """
 
@@ -70,22 +74,23 @@ class Pair:
     counts: tuple[int, int]
 
     @classmethod
-    def of(cls, mechanism: Mechanism, unit: Unit, canary: Tensor) -> Pair:
-        """Both worlds of a canary, as far as they get before noise.
+    def of(cls, mechanism: Mechanism, unit: Unit, canary: Tensor, *, last: bool = False) -> Pair:
+        """Both worlds of a canary, summed as a release sums them, as far as they get before noise.
 
         Args:
             mechanism: of the release.
             unit: `membership` or `patient`.
             canary: its gradient, `[d]`.
+            last: whether it is the last patient of the last site, or the first of the first.
         """
-        worlds = crowds(unit, canary)
+        worlds = crowds(unit, canary, min(_MOST_SITES, mechanism.calibrated.plan.sites), last=last)
         sums = [
             # Nobody looks at a network here.
-            [contribute(mechanism, world, cast("Gradients", None), number, None, b"")]
+            sum_over(mechanism, world, cast("Gradients", None), number, {}, b"")
             for number in (0, 1)
             for world in worlds
         ]
-        before, after = (mechanism.count(len(world), None) for world in worlds)
+        before, after = (count_over(mechanism, world, {}) for world in worlds)
         return cls(np.array(sums).reshape(2, 2, -1), (before, after))
 
     @property
@@ -111,17 +116,25 @@ def canaries(clip: Clip) -> dict[str, Tensor]:
     return {name: torch.from_numpy(each) for name, each in found.items()}
 
 
-def crowds(unit: Unit, canary: Tensor) -> tuple[Crowd, Crowd]:
+def crowds(
+    unit: Unit, canary: Tensor, sites: int = 1, *, last: bool = False
+) -> tuple[list[Crowd], list[Crowd]]:
     """Two neighbours: without the canary and with it, or with it and with its opposite.
 
     Args:
         unit: `membership` or `patient`.
         canary: `[d]`.
+        sites: how many there are; the canary is at one of them.
+        last: whether it is the last patient of the last site, or the first of the first.
     """
     import torch
 
-    silent, nonsense = torch.zeros_like(canary), torch.full_like(canary, torch.nan)
-    after = Crowd(torch.stack([silent, nonsense, canary]))
-    if unit == "membership":
-        return Crowd(torch.stack([silent, nonsense])), after
-    return Crowd(torch.stack([silent, nonsense, -canary])), after
+    others = [torch.zeros_like(canary), torch.full_like(canary, torch.nan)]
+
+    def world(*canaries: Tensor) -> list[Crowd]:
+        those = [*others, *canaries] if last else [*canaries, *others]
+        rest = [Crowd(f"site {number}", torch.stack(others)) for number in range(1, sites)]
+        mine = Crowd("the canary's site", torch.stack(those))
+        return [*rest, mine] if last else [mine, *rest]
+
+    return world() if unit == "membership" else world(-canary), world(canary)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
 from canal.attacks.auditor import FEWEST_DRAWS, SINGLE, Auditor, Secrets
-from canal.attacks.feature_game import FEATURES, FeatureGame
+from canal.attacks.feature_game import FEATURES, FeatureGame, takes_part
 from canal.attacks.feature_rows import play_rows
 from canal.attacks.game import Progress
 from canal.attacks.hostile import AUDITED
@@ -30,6 +31,17 @@ class FeatureAuditor(Auditor):
     release: Release
 
     known: ClassVar[tuple[Unit, ...]] = AUDITED
+    sentences: ClassVar[Mapping[str, Sequence[str]]] = {
+        "patient": (
+            "very patient of the training cohorts .*?, with epsilon {} at delta",
+            "The one to sign, or not to sign, is the patient's: {}",
+        ),
+        "image": ("Every query image, with all images of one person .*?, with epsilon {};",),
+    }
+
+    def among(self, unit: Unit) -> int:
+        """A patient has a say on every query of the folder, a person on their own images."""
+        return len(self.release) if unit == "patient" else takes_part(self.release.plan, "image")
 
     @cached_property
     def games(self) -> list[FeatureGame]:

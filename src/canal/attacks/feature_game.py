@@ -1,9 +1,9 @@
 r"""The game of features: a teacher that changes, or the query images of one person.
 
-Features are clipped, put on the lattice and summed over teachers (`canal.release.rows`), caps and
-importance are summed over teachers and queries (`canal.release.statistics`); noise is added by
-`Mechanism.perturb` and `Sum.perturb` (of shares, what is left when t of them are known). The
-sampler gives every coordinate of a channel the same noise.
+Both worlds are summed by the object that sums a release, `canal.release.sites.LocalSites`: features
+are clipped, put on the lattice and added up over teachers, caps and importance over teachers and
+queries. Noise is added by `Mechanism.perturb` and `Sum.perturb` (of shares, what is left when t of
+them are known). The sampler gives every coordinate of a channel the same noise.
 
 That noise of *different queries* is independent is the business of their keys, and looked at row by
 row (`canal.attacks.feature_rows`).
@@ -35,11 +35,11 @@ from canal.attacks.game import (
     parts_of,
     stored,
 )
-from canal.attacks.hostile import Audited, World, feature_teacher, statistic_teacher, worlds
+from canal.attacks.hostile import Audited, feature_teacher, statistic_teacher, worlds
 from canal.attacks.moved import Moved, off_lattice
 from canal.privacy.randomness import Stream
-from canal.release.rows import make_rows, totals
-from canal.release.statistics import Sum, sum_up
+from canal.release.rows import make_rows
+from canal.release.statistics import Sum
 
 if TYPE_CHECKING:
     from canal.privacy.randomness import Secret
@@ -135,7 +135,7 @@ class FeatureGame(Game):
         found = []
         for who in _candidates(self.plan, self.unit):
             pair = worlds(self.unit, teacher, self.plan, kinds, who=who)
-            before, after = (_totals(self.mechanism, world) for world in pair)
+            before, after = (np.stack(list(world.totals(self.mechanism))) for world in pair)
             reach = float(np.square((after - before) / self._std).sum())
             found.append((reach, who, (before, after)))
         _, who, totals = max(found, key=lambda each: each[0])
@@ -160,8 +160,8 @@ class FeatureGame(Game):
         before: list[Sum] = []
         for who in _candidates(plan, self.unit):
             first, second = worlds(self.unit, teacher, plan, kinds, who=who)
-            before = before or sum_up(calibrated, names, first.queries, first.networks)
-            after = sum_up(calibrated, names, second.queries, second.networks)
+            before = before or first.sites.sums(calibrated, names)
+            after = second.sites.sums(calibrated, names)
             for one, other in zip(before, after, strict=True):
                 moved = Moved.of(one, other, float(calibrated.sigma(one.name)[0]))
                 if one.name not in found or moved.reach > found[one.name].reach:
@@ -226,7 +226,7 @@ class FeatureGame(Game):
         )
         teacher = feature_teacher(self.plan)
         world, _ = worlds("patient", teacher, self.plan, [False] * _ROWS)
-        return few, list(totals(few, world.ensemble, world.queries)), world.queries
+        return few, list(world.totals(few)), world.queries
 
     def play(
         self,
@@ -276,8 +276,12 @@ class FeatureGame(Game):
         widths = {FEATURES: self.moved_features(0)[0].shape[1]} | {
             moved.name: len(moved.where) for moved in self.moved_statistics
         }
-        spread = {name: squares[name] / (2 * draws * widths[name]) for name in squares}
-        return Played(parts, spread, 2 * draws)
+        freedom = {name: 2.0 * draws * width for name, width in widths.items()}
+        spread = {name: squares[name] / freedom[name] for name in squares}
+        apart = {moved.name: np.array([moved.reach_in_sigmas]) for moved in self.moved_statistics}
+        before, after = self.moved_features(0)
+        distance = np.sqrt(np.square((after - before) / self._std).sum(axis=1))
+        return Played(parts, spread, freedom, {FEATURES: distance} | apart, {FEATURES: 1})
 
     def _squares(self, rows: Floats, total: NDArray[np.int64]) -> Floats:
         """Of the noise of each channel over its stated variance, summed."""
@@ -312,8 +316,3 @@ def _candidates(plan: Plan, unit: Audited) -> range:
     if unit == "image":
         return range(1)
     return range(0, teachers, max(1, math.ceil(teachers / _MOST_TRIED)))
-
-
-def _totals(mechanism: Mechanism, world: World) -> NDArray[np.int64]:
-    """Sums over teachers of all queries, `[Q, M, places]`."""
-    return np.stack(list(totals(mechanism, world.ensemble, world.queries)))

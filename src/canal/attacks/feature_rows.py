@@ -14,7 +14,7 @@ from canal.attacks.feature_game import FeatureGame
 from canal.attacks.game import Floats, Progress, Scores, stored
 from canal.attacks.hostile import feature_teacher, worlds
 from canal.release.noise import Noise
-from canal.release.rows import make_rows, totals
+from canal.release.rows import make_rows
 
 if TYPE_CHECKING:
     from canal.privacy.randomness import Secret
@@ -47,7 +47,7 @@ def play_rows(
     pair = worlds("patient", teacher, game.plan, kinds, who=who)
     for world, secret in zip(pair, secrets, strict=True):
         made = []
-        summed = totals(game.mechanism, world.ensemble, world.queries)
+        summed = world.totals(game.mechanism)
         noise = Noise(secret, (b"audit", b"rows"))
         for row in make_rows(game.mechanism, summed, world.queries, noise):
             made.append(row)

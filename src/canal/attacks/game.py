@@ -51,14 +51,20 @@ class Played:
 
     Args:
         parts: scores in both worlds of every part of a release, each by itself.
-        spread: variance of the noise over the stated one, of everything with a width of its own.
-        freedom: degrees of freedom of each of those.
+        spread: of every part, variance of the noise over the stated one, in every place with a
+            width of its own.
+        freedom: of every part, degrees of freedom of each of those.
+        apart: of every part, how far the worlds are apart in each of those places before noise, in
+            stated deviations.
+        seen: of every part, how many queries or rounds those places are of; one, if not said.
         sample: some stored values of both worlds, `[n, values]`, that have noise of their own.
     """
 
     parts: dict[str, Scores]
     spread: dict[str, Floats]
-    freedom: int
+    freedom: dict[str, float]
+    apart: dict[str, Floats]
+    seen: dict[str, int]
     sample: tuple[Floats, ...] = ()
 
     @property

@@ -15,8 +15,10 @@ once (a channel of norm 1e30 among others of norm 1e20), so what the parts cost 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -24,11 +26,14 @@ from canal.data.cache import Arrays
 from canal.errors import InvalidValueError
 from canal.models.tap import Tap
 from canal.release.ensemble import Ensemble, Teacher
+from canal.release.options import Options
 from canal.release.queries import Queries
+from canal.release.sites import LocalSites
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from canal.release.mechanism import Mechanism
     from canal.release.plan import Plan
 
 # `paper` has no neighbours of its own: its accounting is held against what a patient pays.
@@ -84,10 +89,14 @@ class World:
     ensemble: Ensemble
     queries: Queries
 
-    @property
-    def networks(self) -> list[tuple[str, Tap]]:
-        """As `canal.release.statistics` takes them."""
-        return [(teacher.cohort, teacher.tap) for teacher in self.ensemble.teachers]
+    @cached_property
+    def sites(self) -> LocalSites:
+        """Whoever makes a release asks these for sums, and so does an audit."""
+        return LocalSites(self.ensemble, self.queries, Options())
+
+    def totals(self, mechanism: Mechanism) -> Iterator[Any]:
+        """Sums over teachers of all queries, `[M, places]` each."""
+        return self.sites.totals(mechanism, 0, len(self.queries.ids))
 
 
 def feature_teacher(plan: Plan) -> Hostile:

@@ -53,6 +53,11 @@ class Moved:
         return float(np.linalg.norm(self.apart))
 
     @property
+    def reach_in_sigmas(self) -> float:
+        """The same in deviations of the noise."""
+        return self.reach / (self.sigma or 1.0)
+
+    @property
     def weights(self) -> Floats:
         """Of published values in the likelihood ratio."""
         return self.apart / (self.sigma**2 or 1.0)

@@ -1,24 +1,26 @@
-r"""The residue: what is left of a folder when all that its teachers said is taken off. Its noise.
+r"""The residue: what is left of a release when all that went into it is taken off. Its noise.
 
 Whoever holds the teachers and the queries knows every released value before noise. What is left,
 over the stated deviation, must be independent standard normals:
 $$z = (r - f(x)) / \sigma \sim \mathcal N(0, 1).$$
-No code is played here, and no secret is needed: it is the folder that is looked at, whatever made
-it.
+What went in is computed by the paper's formula, by none of the code that makes a release
+(`canal.attacks.view`). No code is played here, and no secret is needed: it is the folder that is
+looked at, whatever made it. Rehearsals (`canal.attacks.rehearsal`) look at releases of invented
+sites in the same way, of features and of gradients.
 
 Other teachers or images than those that made the release shift z, and a shift only makes its sum of
 squares larger. So noise that is too narrow is a fault whatever was given; of noise that is too
 wide, off zero or alike in two places, the words say that it may be the wrong teachers.
 
 Each check is wrong about a release that is right once in 1e9: exact distributions (chi-square,
-normal, beta), Bonferroni over everything that one check looks at.
+normal, binomial, beta), Bonferroni over everything that one check looks at.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,13 +30,15 @@ from canal.attacks.view import (
     check_queries,
     check_teachers,
     noiseless_rows,
+    noiseless_statistics,
     released_rows,
     spreads,
     units,
 )
+from canal.release.calibration import statistic_lattice
 from canal.release.ensemble import Ensemble
 from canal.release.queries import Queries
-from canal.release.statistics import Name, Statistics, sum_up
+from canal.release.statistics import Statistics
 from canal.release.store import Release
 from canal.release.verification import check_statement
 
@@ -43,6 +47,8 @@ _UNITS = 32
 # What is left of 1 - r², at most, when the noise of two rows is the same and was rounded twice.
 _SAME = 1e-3
 _BLOCK = 512
+# A sampler that is cut at one of these has too few values beyond it.
+_TAILS = (3.5, 4.0, 4.5)
 _OTHERWISE = "; the noise is not what was stated, or these are not the teachers that made it"
 
 
@@ -51,16 +57,19 @@ class Residue:
     """The noise in a folder, in units of the stated deviation.
 
     Args:
-        ids: of the queries, N.
-        channels: that have enough noise to be looked at, M.
-        features: `[N, M, H·W]`.
-        statistics: of each that has noise, `[C]`.
+        rows: names of what has noise of its own: queries, or rounds.
+        blocks: names of what has a sigma of its own: channels that have enough noise to be looked
+            at.
+        noise: `[rows, blocks, values]`.
+        statistics: of each that has noise, `[values]`.
+        words: what rows and blocks are called.
     """
 
-    ids: tuple[str, ...]
-    channels: tuple[int, ...]
-    features: Floats
-    statistics: dict[Name, Floats]
+    rows: tuple[str, ...]
+    blocks: tuple[str, ...]
+    noise: Floats
+    statistics: dict[str, Floats] = field(default_factory=dict)
+    words: tuple[str, str] = ("queries", "channels")
 
     @classmethod
     def of(
@@ -87,18 +96,17 @@ class Residue:
         shape = len(release), len(release.channels), release.plan.positions
         sigma = np.array(release.manifest.mechanism["sigma"])
         wide = np.flatnonzero(sigma >= _UNITS * units(release))
-        names: list[Name] = [n for n, source in release.plan.sources.items() if source == "private"]
-        teachers = [(teacher.cohort, teacher.tap) for teacher in ensemble.teachers]
         stated = Statistics.from_json(release.manifest.statistics)
-        found: dict[Name, Floats] = {}
-        for total in sum_up(calibrated, names, asked, teachers, progress=progress):
-            made = stated.caps if total.name == "caps" else stated.importance
-            if made.sigma >= _UNITS * total.lattice.step * total.bound / total.terms:
-                clear = np.array(total.mean())
-                found[total.name] = (np.array(made.values) - clear) / made.sigma
+        found: dict[str, Floats] = {}
+        for name, clear in noiseless_statistics(release, ensemble, asked.arrays, progress).items():
+            made = stated.caps if name == "caps" else stated.importance
+            plan, bound = release.plan, release.plan.bound if name == "caps" else 1.0
+            terms = plan.participants.teachers * plan.participants.queries
+            if made.sigma >= _UNITS * statistic_lattice(calibrated, name).step * bound / terms:
+                found[name] = (np.array(made.values) - clear) / made.sigma
         return cls(
             release.ids,
-            tuple(release.channels[wide].tolist()),
+            tuple(f"channel {channel}" for channel in release.channels[wide].tolist()),
             (left / spreads(release)).reshape(shape)[:, wide],
             found,
         )
@@ -109,29 +117,33 @@ class Residue:
         Args:
             alarm: how often each of them may fail although all is well.
         """
-        if not self.features.size and not self.statistics:
+        if not self.noise.size and not self.statistics:
             none = "there is none, or too little to tell it from rounding"
             return [Check("noise in the folder", None, none, folder=True)]
-        rows = self.features.reshape(len(self.ids), -1)
-        channels = np.moveaxis(self.features, 1, 0).reshape(len(self.channels), -1)
-        return [
+        rows = self.noise.reshape(len(self.rows), -1)
+        blocks = np.moveaxis(self.noise, 1, 0).reshape(len(self.blocks), -1)
+        row, block = self.words
+        made = [
             self._width(alarm),
             self._mean(alarm),
-            _unlike("noise of two queries in the folder", rows, self.ids, alarm),
-            _unlike("noise of two channels in the folder", channels, self._names, alarm),
+            self._tail(alarm),
+            unlike(f"noise of two {row} in the folder", rows, self.rows, alarm),
+            unlike(f"noise of two {block} in the folder", blocks, self.blocks, alarm),
         ]
-
-    @property
-    def _names(self) -> list[str]:
-        return [f"channel {channel}" for channel in self.channels]
+        if len({values.size for values in self.statistics.values()}) == 1:
+            names, values = list(self.statistics), np.stack(list(self.statistics.values()))
+            made.append(unlike("noise of two statistics in the folder", values, names, alarm))
+        return made
 
     @property
     def _parts(self) -> dict[str, Floats]:
-        """Whatever has a width of its own: channels, all of them together, statistics."""
-        parts = {name: self.features[:, row] for row, name in enumerate(self._names)}
-        if parts:
-            parts["features"] = self.features
-        return parts | {str(name): values for name, values in self.statistics.items()}
+        """Whatever has a width of its own: rows, blocks, all of them together, statistics."""
+        parts = dict(self.statistics)
+        if self.noise.size:
+            parts |= {name: self.noise[row] for row, name in enumerate(self.rows)}
+            parts |= {name: self.noise[:, row] for row, name in enumerate(self.blocks)}
+            parts[f"all {self.words[0]}"] = self.noise
+        return parts
 
     def _width(self, alarm: float) -> Check:
         """Sums of squares are chi-square, both tails."""
@@ -171,11 +183,12 @@ class Residue:
 
         what = "mean of the noise in the folder"
         sums = {name: float(z.sum()) / math.sqrt(z.size) for name, z in self._parts.items()}
-        if self.features.size:
-            places = np.abs(self.features.sum(axis=0)) / math.sqrt(len(self.ids))
+        tests = len(sums)
+        if self.noise.size:
+            places = np.abs(self.noise.sum(axis=0)) / math.sqrt(len(self.rows))
             row = int(places.max(axis=1).argmax())
-            sums[f"a value of {self._names[row]}"] = float(places.max())
-        tests = len(sums) + self.features[0].size
+            sums[f"a value of {self.blocks[row]}"] = float(places.max())
+            tests += places.size
         furthest = max(sums, key=lambda name: abs(sums[name]))
         size = abs(sums[furthest])
         passed = 2 * float(ndtr(-size)) >= alarm / tests
@@ -184,8 +197,33 @@ class Residue:
             detail = f"{size:.3g} standard errors off zero, in {furthest}{_OTHERWISE}"
         return Check(what, passed, detail, alarm, folder=True)
 
+    def _tail(self, alarm: float) -> Check:
+        """The number of values beyond some deviations is binomial, both tails.
 
-def _unlike(what: str, vectors: Floats, names: Sequence[str], alarm: float) -> Check:
+        Noise that is cut off names whoever is seen further out (Mironov 2012, of another cut).
+        """
+        from scipy.special import bdtr, bdtrc, ndtr
+
+        what = "tails of the noise in the folder"
+        values = np.concatenate([self.noise.ravel(), *map(np.ravel, self.statistics.values())])
+        sizes, each = np.abs(values), alarm / (2 * len(_TAILS))
+        seen = []
+        for tail in _TAILS:
+            found, chance = int((sizes > tail).sum()), 2 * float(ndtr(-tail))
+            said = f"{found} of {values.size} values are beyond {tail:g} deviations, and "
+            expected = f"{values.size * chance:.3g} are expected"
+            if float(bdtr(found, values.size, chance)) < each:
+                return Check(what, False, said + expected, alarm, folder=True)
+            if found and float(bdtrc(found - 1, values.size, chance)) < each:
+                return Check(what, False, said + expected + _OTHERWISE, alarm, folder=True)
+            if (1 - chance) ** values.size < each:
+                seen.append(f"{tail:g}")
+        cut = f"a cut at {', '.join(seen)} deviations" if seen else "no cut, of so few values,"
+        detail = f"{values.size} values, as many far out as expected; {cut} would have been found"
+        return Check(what, True, detail, alarm, folder=True)
+
+
+def unlike(what: str, vectors: Floats, names: Sequence[str], alarm: float) -> Check:
     r"""See that no two vectors of noise point the same way, or the opposite one.
 
     The cosine r of two independent ones in D dimensions has $1 - r^2 \sim$ Beta$((D-1)/2, 1/2)$.

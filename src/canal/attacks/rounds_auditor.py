@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -28,6 +29,10 @@ class RoundsAuditor(Auditor):
     release: AdapterRelease
 
     known: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
+    sentences: ClassVar[Mapping[str, Sequence[str]]] = {
+        "membership": ("with epsilon {} at delta \\S+ where a patient is added or removed",),
+        "patient": (", {} where one is replaced by another",),
+    }
 
     @cached_property
     def games(self) -> list[RoundsGame]:

@@ -1,7 +1,7 @@
 r"""The game of rounds: a patient who is there or not, or who is replaced by the opposite.
 
 The canary's gradient goes through `Clip.apply` and `Patients.total` onto the lattice
-(`canal.attacks.crowd`), the site's sum through `Mechanism.bounded`; noise is added by
+(`canal.attacks.crowd`), all sites through `canal.adapters.cohorts.sum_over`; noise is added by
 `Mechanism.perturb`, or in shares by `Mechanism.share`, of which the K - t that nobody tells are
 drawn; `Mechanism.store` gives what is written to a shard. Where patients are counted, the count is
 part of the game.
@@ -144,8 +144,11 @@ class RoundsGame(Game):
     def tried(self) -> dict[str, Pair]:
         """Every canary, as far as it gets before noise."""
         return {
-            name: Pair.of(self.mechanism, self.unit, canary)
+            f"{name} and {'last' if last else 'first'}": Pair.of(
+                self.mechanism, self.unit, canary, last=last
+            )
             for name, canary in canaries(self.mechanism.clip).items()
+            for last in (True, False)
         }
 
     @cached_property
@@ -229,8 +232,9 @@ class RoundsGame(Game):
                 if part.start == 0:
                     sample.append(found.sample)
                 progress((part.stop - part.start) * self.values // 2)
-        spread = {name: squares[name] / (2 * draws) for name in scores}
-        return Played(scores, spread, 2 * draws, tuple(sample))
+        freedom = dict.fromkeys(scores, 2.0 * draws)
+        spread = {name: squares[name] / freedom[name] for name in scores}
+        return Played(scores, spread, freedom, self._apart, {ROUNDS: self.rounds}, tuple(sample))
 
     def _turn(self, world: int, size: int, noise: Noise, folder: Path, number: int) -> _Turn:
         """Some draws of one world, all rounds one after the other."""
@@ -258,6 +262,18 @@ class RoundsGame(Game):
             made.scores[COUNT] = numbers * ((after - before) / np.square(wide))
             made.squares[COUNT] = np.square((numbers - clear) / wide).sum(keepdims=True)
         return made
+
+    @property
+    def _apart(self) -> dict[str, Floats]:
+        """How far the worlds are apart in every place that is drawn, in deviations."""
+        few, (before, after) = self._few, self.worst.counts
+        std = _or_one(few.sigma / few.calibrated.lattice.step)
+        both = self.worst.apart[:, self.where] / std
+        found = {ROUNDS: both[np.arange(self.rounds) % 2]}
+        if self.counted:
+            wide = _or_one(self.mechanism.calibrated.count_sigma / COUNT_STEP)
+            found[COUNT] = np.atleast_1d((after - before) / wide)
+        return found
 
     @cached_property
     def _few(self) -> Mechanism:

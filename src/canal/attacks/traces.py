@@ -70,9 +70,9 @@ def noise_is_wide(played: Played, what: str) -> Check:
     The variance that was drawn is chi-square about the stated one, or more where it was rounded.
     """
     count = sum(ratios.size for ratios in played.spread.values())
-    least = _least_chi_square(played.freedom, 1 / count) / played.freedom
     for name, ratios in played.spread.items():
-        if ratios.min() < least:
+        freedom = played.freedom[name]
+        if ratios.min() < _least_chi_square(freedom, 1 / count) / freedom:
             detail = f"{math.sqrt(ratios.min()):.4g} of the deviation that is stated, in {name}"
             return Check(what, False, detail, RARE)
     smallest = min(float(ratios.min()) for ratios in played.spread.values())
@@ -188,7 +188,7 @@ def different_noise(release: Release) -> Check:
     return apart(released_rows(release) / spreads(release), "queries")
 
 
-def _least_chi_square(freedom: int, share: float = 1.0) -> float:
+def _least_chi_square(freedom: float, share: float = 1.0) -> float:
     """What a chi-square variable falls below with probability 1e-9 (times share)."""
     quantile = NormalDist().inv_cdf(RARE * share)
     # Wilson and Hilferty's cube root: good to a fraction of a per cent in this tail.

@@ -1,7 +1,7 @@
 """Rows: the one way from query images to the integers that are stored for them.
 
-Every release goes this way, in one process or over many, and so does the audit (`canal.attacks`),
-with teachers of its own.
+Every release goes this way, in one process or over many. `canal.release.sites` adds up what
+teachers contribute; the audit (`canal.attacks`) asks it for sums, with teachers of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from canal.release.ensemble import Ensemble, Teacher
+from canal.release.ensemble import Teacher
 from canal.release.mechanism import Mechanism
 from canal.release.noise import Noise
 from canal.release.queries import Queries, QueryBatch
@@ -54,35 +54,6 @@ def share(mechanism: Mechanism, given: Any, batch: QueryBatch, queries: Queries,
     """
     rows = enumerate(given, start=batch.start)
     return np.stack([mechanism.share(each, own.of_query(queries, row)) for row, each in rows])
-
-
-def add_up(
-    mechanism: Mechanism,
-    ensemble: Ensemble,
-    batch: QueryBatch,
-    *,
-    broken: Callable[[str, int], None] = lambda cohort, row: None,
-    progress: Callable[[int], None] = lambda count: None,
-) -> Any:
-    """The sum over teachers before any noise, `[B, M, *grid]` integers; private.
-
-    Args:
-        mechanism: clips each teacher's features and puts them on the lattice.
-        ensemble: the teachers, each of which counts once.
-        batch: some queries.
-        broken: told the cohort and the row where a teacher gave NaN or infinity.
-        progress: called with the number of images that passed through a network.
-    """
-    total: Any = 0
-    for teacher in ensemble.teachers:
-        total = total + contribute(mechanism, teacher, batch, broken=broken, progress=progress)
-    return total
-
-
-def totals(mechanism: Mechanism, ensemble: Ensemble, queries: Queries) -> Iterator[Any]:
-    """The sums of all queries before any noise, one by one; private."""
-    for batch in queries.batches():
-        yield from add_up(mechanism, ensemble, batch)
 
 
 def make_rows(

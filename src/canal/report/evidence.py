@@ -57,15 +57,20 @@ def read_evidence(path: Path, where: str) -> Evidence | None:
             f"{path} has figures of patients without noise, which must not leave the hospital, and "
             "a report does; move it out of the run"
         )
-    if stated not in _TABLES:
-        return None
-    name, head, rows = _TABLES[stated]
-    if stated == audit.FORMAT and _tells_of_patients(content):
+    if str(stated).startswith(_AUDITS) and _tells_of_patients(content):
         raise DataError(
             f"{path} is an audit of an older version, with privacy losses of patients that have no "
             "noise and must not leave the hospital; delete it, or move it out of the run, and "
             "audit again"
         )
+    if str(stated).startswith(_AUDITS) and stated != audit.FORMAT:
+        raise DataError(
+            f"{path} is an audit of another version ({stated}); what is stated in a folder was not "
+            "tested there as it is now: audit again"
+        )
+    if stated not in _TABLES:
+        return None
+    name, head, rows = _TABLES[stated]
     try:
         return Evidence(
             where=where,
@@ -105,9 +110,19 @@ def _pictures(content: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _games(content: dict[str, Any]) -> list[tuple[str, ...]]:
-    return [
+    stated: list[tuple[str, ...]] = [
         (
-            f"{game['unit']}, {game['what']}",
+            f"{each['unit']}, all {each['among']} {each['times']} of the folder",
+            number(upwards(min(_promises(each), default=None))),
+            _least(each["proven"]["epsilon"]),
+            "",
+            (REFUTED if each["refuted"] else "holds") if _promises(each) else "nothing promised",
+        )
+        for each in content["verdicts"]
+    ]
+    return stated + [
+        (
+            f"{game['unit']}, {game['what']}: as drawn",
             number(upwards(game["claimed"]["epsilon"])),
             _least(game["gaussian"]["epsilon"]),
             _least(game["clopper_pearson"]["epsilon"]),
@@ -115,6 +130,10 @@ def _games(content: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for game in content["games"]
     ]
+
+
+def _promises(verdict: dict[str, Any]) -> list[float]:
+    return [float(value) for value in verdict["stated"].values() if value is not None]
 
 
 def _least(bound: float | None) -> str:
@@ -142,6 +161,7 @@ def _checks(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 # What an audit says of real patients, and how older ones began to tell their figures.
+_AUDITS = audit.FORMAT.partition("/")[0]
 _PUBLIC = {"allowed", "holds", "words"}
 _FIGURES = ("the one that moved this release most", "Trained with and without one patient")
 Rows = Callable[[dict[str, Any]], list[tuple[str, ...]]]
@@ -149,7 +169,7 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], Rows]] = {
     inversion.FORMAT: ("Feature inversion", ("Picture", "SSIM", "PSNR"), _pictures),
     audit.FORMAT: (
         "Audit",
-        ("Neighbours", "ε claimed", "Gaussian bound", "counted bound", "Verdict"),
+        ("Whom it is about", "ε stated", "proven, at least", "by counting alone", "Verdict"),
         _games,
     ),
 }

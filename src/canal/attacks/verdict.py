@@ -1,0 +1,209 @@
+r"""The verdict: what the games prove about one unit, against every number that the folder prints.
+
+A game draws Q of the N queries (or rounds) that a unit takes part in. What it proves goes over to
+all of them by three steps, each of which other checks look at:
+
+1. *One mechanism.* Every query is published by the same function with the same sigma
+   (`canal.release.verification` looks at the noise of each of them in the folder), and a worst-case
+   unit moves each of them as far. So one of them has the $\mu_1$ of any other.
+2. *Independence.* Every query has a stream of its own (`traces.own_noise`, `unrelated`,
+   `noise_check.closest`). Gaussians that are independent are one Gaussian, so that squares add up:
+   $\mu^2 = N \mu_1^2$ (Dong, Roth and Su 2022, Corollary 3.3). Rounds are chosen adaptively; their
+   worst case is the same whatever was published, so the same holds.
+3. *Parts.* Caps, importance and the number of patients are published once, with streams of their
+   own, and moved by the same unit at the same time: their squares are added.
+
+N is the number of rows that are in the folder, not one that a plan tells. The sum becomes an
+epsilon by SciPy's normal distribution (`bounds.gaussian_epsilon`), which shares no code with the
+accounting. Nothing that the folder prints for this unit may be below it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from canal.attacks.bounds import gaussian_epsilon, gaussian_mu, width_mu
+from canal.attacks.outcome import ALARM
+from canal.privacy.units import Unit
+from canal.release.calibration import finite_or_none
+from canal.release.digits import downwards, number
+
+if TYPE_CHECKING:
+    from canal.attacks.game import Game, Played
+    from canal.release.manifest import Manifest
+
+# A number as sentences and cards write it.
+_NUMBER = r"([0-9][0-9,]*(?:\.[0-9]+)?(?:e-?[0-9]+)?)"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    r"""What is proven of one unit, and what is stated.
+
+    Args:
+        unit: of privacy.
+        neighbours: what the two worlds differ by, in words.
+        times: what is published again and again, queries or rounds.
+        among: how many of those that are in the folder the unit takes part in.
+        drawn: how many of them were drawn.
+        delta: of every epsilon here.
+        mu: lower bound of everything together; false-alarm rate 1e-6.
+        stated: by where it is printed, what the folder says; None for no guarantee.
+    """
+
+    unit: Unit
+    neighbours: str
+    times: str
+    among: int
+    drawn: int
+    delta: float
+    mu: float
+    stated: Mapping[str, float | None]
+
+    @classmethod
+    def of(
+        cls, game: Game, played: Played, among: int, stated: Mapping[str, float | None]
+    ) -> Verdict:
+        """Of what was drawn.
+
+        Args:
+            game: of the unit.
+            played: what it drew.
+            among: how many queries or rounds of the folder the unit takes part in.
+            stated: what the folder says.
+        """
+        # Each part may be proven in two ways; all bounds hold together.
+        sure = 1 - ALARM / (2 * len(played.parts))
+        squares = []
+        for name, scores in played.parts.items():
+            all_of = among if name == game.repeated else 1
+            seen = played.seen.get(name, 1)
+            drawn = game.drawn if name == game.repeated else 1
+            by_scores = gaussian_mu(*scores, confidence=sure) * math.sqrt(all_of / drawn)
+            by_width = width_mu(
+                played.apart[name], played.spread[name], played.freedom[name], confidence=sure
+            )
+            squares.append(max(by_scores, by_width * math.sqrt(all_of / seen)) ** 2)
+        mu = math.sqrt(math.fsum(squares))
+        return cls(
+            *(game.unit, game.neighbours, game.times, among, game.drawn, game.delta, mu, stated)
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """That is proven, at least."""
+        return gaussian_epsilon(self.mu, self.delta)
+
+    @property
+    def promised(self) -> dict[str, float]:
+        """Of what is printed, what is a promise."""
+        return {where: value for where, value in self.stated.items() if value is not None}
+
+    @property
+    def refuted(self) -> tuple[str, ...]:
+        """Where a number is printed that is too small."""
+        return tuple(where for where, value in self.promised.items() if value < self.epsilon)
+
+    @property
+    def reached(self) -> float | None:
+        """What is proven, as a share of the least that is stated; None where nothing is."""
+        least = min(self.promised.values(), default=math.inf)
+        return None if math.isinf(least) or not least else self.epsilon / least
+
+    def words(self) -> str:
+        """What was found, in a sentence or two."""
+        proven = number(downwards(self.epsilon))
+        said = f"{self.neighbours}, on all {self.among} {self.times} of this folder: "
+        if math.isinf(self.mu):
+            said += "one look tells the worlds apart, nothing varies."
+            return f"{said} Nothing is promised." if not self.promised else f"{said} Refuted."
+        if self.reached is None:
+            return f"{said}epsilon {proven} at least; nothing is promised."
+        least = number(min(self.promised.values()))
+        if self.refuted:
+            where = ", ".join(f"{number(self.promised[name])} in {name}" for name in self.refuted)
+            return (
+                f"{said}epsilon is at least {proven}, and the folder says {where}. That is "
+                "refuted: do not hand this release out."
+            )
+        said += f"the folder says epsilon {least}, and at least {proven} is proven. "
+        if self.epsilon == 0:
+            return said + "Too few draws to prove anything."
+        gap = 100 * (1 - self.reached)
+        return (
+            said + f"Not refuted; a number that is {max(gap, 0.1):.1f} % smaller would have been."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; null is infinite, or no guarantee."""
+        return {
+            "unit": self.unit,
+            "times": self.times,
+            "among": self.among,
+            "drawn": self.drawn,
+            "delta": self.delta,
+            "proven": {
+                "mu": finite_or_none(self.mu),
+                "epsilon": finite_or_none(self.epsilon),
+            },
+            "stated": dict(self.stated),
+            "refuted": list(self.refuted),
+            "false_alarm": ALARM,
+            "words": self.words(),
+        }
+
+
+def printed(
+    manifest: Manifest,
+    card: str,
+    unit: Unit,
+    times: str,
+    rows: int,
+    sentences: Sequence[str],
+) -> dict[str, float | None]:
+    """Every epsilon of a unit that a folder prints, by where it does.
+
+    Args:
+        manifest: of the folder.
+        card: the same as a page.
+        unit: of privacy.
+        times: `queries` or `rounds`.
+        rows: how many are in the folder.
+        sentences: patterns of the words before and behind an epsilon; `{}` is its place.
+    """
+    if not manifest.private:
+        return {}
+    statement, delta = manifest.statement, float(manifest.statement["delta"])
+    promise = statement["guarantee"][unit]
+    found = {"the guarantee": promise["epsilon"], "its exact epsilon": promise["epsilon_exact"]}
+    if promise["rho"] is not None:
+        found["its rho"] = _of_rho(promise["rho"], delta)
+    if promise["mu"] is not None:
+        found["its mu"] = gaussian_epsilon(promise["mu"], delta, upwards=True)
+    for row in statement[f"epsilon_by_{times}"]:
+        if row[times] == rows:
+            found[f"the table by {times}"] = row[unit]
+    everything = " ".join(statement["protected"])
+    for pattern in sentences:
+        for each in re.findall(pattern.format(_NUMBER), everything):
+            found["a sentence"] = _least(found.get("a sentence"), each)
+    for each in re.findall(rf'<span class="{unit}"><b>ε = {_NUMBER}</b>', card):
+        found["the card"] = _least(found.get("the card"), each)
+    for charge in (manifest.ledger or {}).get("charges", ()):
+        if charge["unit"] == unit:
+            paid = _of_rho(float(charge["rho"]), delta)
+            found["a charge"] = min(paid, found.get("a charge", math.inf))
+    return found
+
+
+def _of_rho(rho: float, delta: float) -> float:
+    return gaussian_epsilon(math.sqrt(2 * rho), delta, upwards=True)
+
+
+def _least(before: float | None, words: str) -> float:
+    value = float(words.replace(",", ""))
+    return value if before is None else min(before, value)
