@@ -66,7 +66,7 @@ def call(home, monkeypatch):
     monkeypatch.chdir(home)
 
     def run(*arguments):
-        return CliRunner().invoke(app, ["audit", *arguments])
+        return CliRunner().invoke(app, ["audit", "--no-rehearse", *arguments])
 
     return run
 
@@ -152,6 +152,21 @@ def test_what_a_person_can_mend(call, arguments, said):
     done = call(*arguments)
     assert isinstance(done.exception, CanalError)
     assert said in str(done.exception)
+
+
+def test_releases_of_invented_sites_are_a_part_of_it(call):
+    done = call("release", "--rehearse", "--draws", "1000", "--unit", "patient", "--json")
+    assert done.exit_code == 0, done.output
+    checks = {each["what"]: each for each in json.loads(done.stdout)["checks"]}
+    rehearsed = {what: each["passed"] for what, each in checks.items() if "rehearsal" in what}
+    assert rehearsed == dict.fromkeys(
+        [
+            *("rehearsal, as stated", "rehearsal, a second release", "rehearsal, again"),
+            *("rehearsal, loud", "rehearsal, noise of two releases"),
+            *("rehearsal across sites", "rehearsal across sites, a second release"),
+        ],
+        True,
+    )
 
 
 @pytest.mark.slow

@@ -210,9 +210,11 @@ def verified(path: Path, ledger, init: Path | None, asked) -> list[str]:
 def audited(release) -> list[str]:
     """What `canal audit` finds, with as few draws as keep its resolution."""
     from canal.attacks.kinds import audit
+    from canal.federation.audit import usual
 
-    found = audit(release, **QUICK)
-    said = [outcome.words() for outcome in found.outcomes if outcome.refuted]
+    found = audit(release, rehearsals=usual(release), **QUICK)
+    judged = (*found.verdicts, *found.outcomes)
+    said = [each.words() for each in judged if each.refuted]
     said += [f"{check.what}: {check.detail}" for check in found.checks if check.passed is False]
     return said if said or found.holds else ["it does not hold"]
 

@@ -30,10 +30,11 @@ from canal.adapters.kinds import AnyRelease
 from canal.attacks.audit import Audit
 from canal.attacks.game import Game, Played, Progress
 from canal.attacks.outcome import ALARM, Outcome
+from canal.attacks.rehearsal import Rehearsal
 from canal.attacks.seeds import DRAWN, SEEDS, find_seed, repeated_secrets
 from canal.attacks.traces import Check, distances, noise_is_wide, unrelated, whole_numbers
 from canal.attacks.verdict import Verdict, printed
-from canal.errors import InvalidValueError
+from canal.errors import CanalError, InvalidValueError
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Unit
 from canal.release.manifest import CARD
@@ -46,6 +47,8 @@ VALUES = 4e8
 FEWEST_DRAWS = 1000
 # Something with a key of its own takes as long as this many values at once.
 SINGLE = 3000
+# A rehearsal takes as long as this many.
+REHEARSED = 50_000_000
 _SEEDED = (
     "the noise came from a seed, so there is no secret to find; whoever knows the seed, or tries "
     "all small ones, takes all of it off"
@@ -64,6 +67,8 @@ class Auditor(ABC):
             the aggregator does, if not given.
         seeds: how many to try in place of the secret.
         values: noise values that one game may take.
+        rehearsals: releases of invented sites to be made and looked at; see
+            `canal.attacks.rehearsal`.
     """
 
     release: AnyRelease
@@ -72,6 +77,7 @@ class Auditor(ABC):
     secrets: Secrets | None = None
     seeds: int = SEEDS
     values: float = VALUES
+    rehearsals: Sequence[Rehearsal] = ()
 
     # Those that have neighbours to try.
     known: ClassVar[tuple[Unit, ...]]
@@ -136,7 +142,8 @@ class Auditor(ABC):
     def work(self) -> int:
         """How much progress will be told in all: noise values, or what takes as long."""
         drawn = sum(game.values * self.draws_made for game in self.games)
-        return drawn + SINGLE * (self.singles + (self.seeds if self._secret else 0))
+        singles = self.singles + (self.seeds if self._secret else 0)
+        return drawn + SINGLE * singles + REHEARSED * len(self.rehearsals)
 
     def run(self, progress: Progress = lambda count: None) -> Audit:
         """Play every game and make every check."""
@@ -163,6 +170,9 @@ class Auditor(ABC):
                 whole_numbers(self.games[0], secret("lattice")),
                 *self.in_the_folder(),
             ]
+            for number, rehearsal in enumerate(self.rehearsals):
+                checks += self._rehearse(rehearsal, folder / f"rehearsal-{number}")
+                progress(REHEARSED)
             if self._secret:
                 checks.append(_birthdays(folder))
                 checks.append(self._enumerate(secret("seeds"), progress))
@@ -193,6 +203,13 @@ class Auditor(ABC):
     def values_allowed(self) -> float:
         """Noise values that one game may take; as few as can be where nothing varies."""
         return self.values if self.noisy else 0.0
+
+    def _rehearse(self, rehearsal: Rehearsal, folder: Path) -> list[Check]:
+        folder.mkdir()
+        try:
+            return rehearsal(self.release, folder)
+        except CanalError as error:  # such as an epsilon that is too small for so few sites
+            return [Check("rehearsal", None, f"this plan cannot be rehearsed: {error}")]
 
     @property
     def _secret(self) -> bool:

@@ -120,6 +120,13 @@ def audit(
         ),
     ] = None,
     normal: Normal = True,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            help="Make releases of invented sites too, in one process and across sites, and see "
+            "that they hold what they should."
+        ),
+    ] = True,
     out: Annotated[
         Path | None, typer.Option(help="A JSON file for the report; no figure of a patient.")
     ] = None,
@@ -142,6 +149,7 @@ def audit(
     from canal.adapters.store import AdapterRelease
     from canal.attacks import individual
     from canal.attacks.kinds import auditor_of
+    from canal.federation.audit import usual
 
     given = _Given(teacher, queries, without, init, data, most, chunk, split, part, normal)
     opened = open_release(release)
@@ -153,10 +161,12 @@ def audit(
             )
         individual.check_place(private, release, out)
     chosen = () if unit is None else (unit,)
+    rehearsals = usual(opened) if rehearse else ()
+    auditor = auditor_of(opened, draws=draws, units=chosen, rehearsals=rehearsals)
     if isinstance(opened, AdapterRelease):
-        found = _of_adapters(opened, given, auditor_of(opened, draws=draws, units=chosen))
+        found = _of_adapters(opened, given, auditor)
     else:
-        found = _of_features(opened, given, auditor_of(opened, draws=draws, units=chosen))
+        found = _of_features(opened, given, auditor)
     if out is not None:
         found.write(out)
     kept = found.individual()

@@ -1,0 +1,438 @@
+r"""A rehearsal: releases of invented sites, made by all that makes a release, and looked at whole.
+
+A game draws what one function publishes. A rehearsal plays the publisher: invented hospitals with
+small networks and a few images go through `canal.release.aggregator.create`, or
+`canal.adapters.rounds.train`, under the plan of the audited release: with a ledger, secrets,
+shards, a manifest, everything. Since the auditor invented the hospitals, nothing is private to it,
+and what should have been summed is computed a second time by the paper's formulas, in floating
+point and one image after the other, by none of the code that publishes (`canal.attacks.view`,
+`plain_rounds`).
+What is left is noise, or there is a fault (`canal.attacks.residue`):
+
+- *as stated*: at the epsilon of the plan; what is left is as wide as the manifest says;
+- *loud*: at an epsilon so large that a site, patient or image that counts twice stands out;
+- *again*: the first a second time, with a secret of its own: its noise is other noise.
+
+The ledger has a budget for one release. A second one is to be refused, and the first to be
+verified by `canal release verify`. Sites of one process trust it, so noise is added once here even
+where the audited release came of a secure sum; that is rehearsed across sites
+(`canal.federation.audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canal.adapters.adapter import HEAD, NORMS, Adapter
+from canal.adapters.kinds import AnyRelease, verify
+from canal.adapters.mechanism import COUNT
+from canal.adapters.plan import AdapterPlan
+from canal.adapters.store import AdapterRelease
+from canal.attacks.residue import Residue, unlike
+from canal.attacks.traces import RARE, Check
+from canal.data.cache import Arrays
+from canal.errors import BudgetExceededError
+from canal.privacy.ledger import Ledger
+from canal.release.plan import Plan
+from canal.release.store import Release
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from canal.adapters.basis import Basis
+    from canal.attacks.view import Floats
+
+Rehearsal = Callable[[AnyRelease, Path], list[Check]]
+
+SITES = ("north", "south", "west")
+# More than pass through a network at once, so that rows of a second batch are among them.
+QUERIES = 24
+IMAGES = 9
+ROUNDS = 3
+DIRECTIONS = 8
+SIZES = {Release: 64, AdapterRelease: 32}
+# So little noise that a site that counts twice is seen at once, and more than rounding makes.
+LOUD = {Release: 1e6, AdapterRelease: 1e3}
+FEW = Adapter((NORMS, HEAD))
+_CHUNK = 4
+# A ledger with this much of what a release costs has enough for one and not for two.
+_ROOM = 1.1
+
+
+@dataclass(frozen=True)
+class Invented:
+    """Hospitals that nobody was ever in.
+
+    Args:
+        init: folder of the shared initialisation.
+        teachers: folder of every site's teacher.
+        asked: the recipient's images.
+        cohorts: of every site, images of patients with one to three each.
+    """
+
+    init: Path
+    teachers: Mapping[str, Path]
+    asked: Arrays
+    cohorts: Mapping[str, Arrays]
+
+    @classmethod
+    def make(cls, folder: Path, sites: int, size: int, people: int = 1) -> Invented:
+        """Small networks of public seeds, and grey images with a disc on each.
+
+        Args:
+            folder: for the networks.
+            sites: how many.
+            size: of the images.
+            people: query images of one person.
+        """
+        import torch
+
+        from canal.models import checkpoint
+        from canal.models.checkpoint import Checkpoint
+        from canal.models.unet import UNetArchitecture, weights_digest
+
+        architecture = UNetArchitecture(in_channels=1, base_channels=8)
+        init = architecture.build(seed=0)
+        common: dict[str, Any] = {
+            "architecture": architecture.to_json(),
+            "initialisation": weights_digest(init),
+            "size": (size, size),
+        }
+        notes = {"role": "initialisation", "seed": 0, "trained": False}
+        checkpoint.save(folder / "init", init, Checkpoint(**common, notes=notes))
+        names = SITES[:sites]
+        for number, site in enumerate(names):
+            network = architecture.build(seed=0)
+            generator = torch.Generator().manual_seed(100 + number)
+            with torch.no_grad():
+                for weight in network.parameters():
+                    weight.add_(0.02 * torch.randn(weight.shape, generator=generator))
+            notes = {"role": "teacher", "site": site, "trained_initialisation": False}
+            about = Checkpoint(**common, data=f"images of {site}", notes=notes)
+            checkpoint.save(folder / site, network, about)
+        asked = draw("query", QUERIES, size, 0)
+        groups = {name: f"person {row // people}" for row, name in enumerate(asked.ids)}
+        asked = replace(asked, groups=groups if people > 1 else {})
+        cohorts = {}
+        for number, site in enumerate(names):
+            arrays = draw(site, IMAGES, size, number + 1)
+            # Patients with one, two and three images, in turns.
+            who = [0, 1, 1, 2, 2, 2, 3, 4, 4]
+            groups = {name: f"{site} {who[row]}" for row, name in enumerate(arrays.ids)}
+            cohorts[site] = replace(arrays, groups=groups)
+        return cls(folder / "init", {name: folder / name for name in names}, asked, cohorts)
+
+
+def draw(name: str, count: int, size: int, seed: int) -> Arrays:
+    """Grey images of public seeds, with a disc on each, and its mask."""
+    rng = np.random.default_rng(seed)
+    row, column = np.mgrid[:size, :size]
+    masks = np.zeros((count, 1, size, size), dtype=np.uint8)
+    for mask in masks:
+        y, x = rng.uniform(size / 4, 3 * size / 4, 2)
+        mask[0] = np.hypot(row - y, column - x) < rng.uniform(size / 8, size / 4)
+    images = (rng.integers(0, 100, masks.shape) + 130 * masks).astype(np.uint8)
+    return Arrays(tuple(f"{name}-{each:03d}" for each in range(count)), images, masks, name)
+
+
+def rehearse(release: AnyRelease, folder: Path) -> list[Check]:
+    """Make releases under the plan of this one in one process, and look at each.
+
+    Args:
+        release: whose plan is rehearsed.
+        folder: a new one.
+    """
+    stage = Stage.of(release, folder)
+    stated = release.plan.epsilon
+    checks, left = [], []
+    for name, epsilon in (("as stated", stated), ("again", stated), ("loud", LOUD[type(release)])):
+        place = folder / name.replace(" ", "-")
+        place.mkdir()
+        ledger = Ledger(place / "ledger.sqlite")
+        stage.give_budget(ledger, epsilon)
+        made = stage.publish(place / "release", epsilon, ledger)
+        residue = stage.residue(made)
+        checks.append(look(f"rehearsal, {name}", made, residue, [ledger]))
+        left.append(residue)
+        if name == "as stated":
+            checks.append(_refused(stage, place / "second", epsilon, ledger))
+    checks.append(_other_noise(left[0], left[1]))
+    return checks
+
+
+def look(what: str, made: AnyRelease, residue: Residue, ledgers: Sequence[Ledger]) -> Check:
+    """What is left of a rehearsed release, and what `canal release verify` says of it."""
+    found = residue.checks()
+    wrong = [f"{each.what}: {each.detail}" for each in found if each.passed is False]
+    wrong += [
+        f"verify, {each.what}: {each.detail}"
+        for ledger in ledgers
+        for each in verify(made.path, ledger)
+        if each.passed is False
+    ]
+    seen = sum(each.passed is True for each in found)
+    fine = (
+        f"{len(made)} {residue.words[0]} of {len(made.manifest.participants['cohorts'])} invented "
+        f"sites; what is left without what they said is the stated noise in {seen} checks"
+    )
+    return Check(what, not wrong, "; ".join(wrong) or fine, len(found) * RARE)
+
+
+def _refused(stage: Stage, out: Path, epsilon: float, ledger: Ledger) -> Check:
+    what = "rehearsal, a second release"
+    try:
+        stage.publish(out, epsilon, ledger)
+    except BudgetExceededError:
+        return Check(what, True, "a budget for one release was refused to a second")
+    return Check(what, False, "two releases were paid for out of a budget for one")
+
+
+def _other_noise(one: Residue, other: Residue) -> Check:
+    """See that the same release, made twice, has noise of its own each time."""
+    found = unlike(
+        "rehearsal, noise of two releases",
+        np.stack([one.noise.ravel(), other.noise.ravel()]),
+        ("the first", "the second"),
+        RARE,
+    )
+    return replace(found, folder=False)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Invented hospitals, and how a release is made of them in one process.
+
+    Args:
+        release: whose plan is rehearsed.
+        invented: who takes part.
+    """
+
+    release: AnyRelease
+    invented: Invented
+
+    @classmethod
+    def of(cls, release: AnyRelease, folder: Path) -> Stage:
+        """For one kind of release or the other.
+
+        Args:
+            release: whose plan is rehearsed.
+            folder: for the networks.
+        """
+        if isinstance(release, AdapterRelease):
+            sites, people = release.plan.sites, 1
+            kind: type[Stage] = Rounds
+        else:
+            sites = release.plan.participants.teachers
+            people = release.plan.participants.images_per_person
+            kind = Features
+        sites = min(sites, len(SITES))
+        size = SIZES[type(release)]
+        return kind(release, Invented.make(folder / "sites", sites, size, min(people, QUERIES)))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(self.invented.cohorts)
+
+    def choices(self, epsilon: float) -> dict[str, Any]:
+        """Of a plan: what the audited release has, for so few sites."""
+        raise NotImplementedError
+
+    def give_budget(self, ledger: Ledger, epsilon: float) -> None:
+        """Let a ledger pay for one release of this epsilon, and for no second one."""
+        raise NotImplementedError
+
+    def publish(self, out: Path, epsilon: float, ledger: Ledger) -> AnyRelease:
+        """Make a release in one process."""
+        raise NotImplementedError
+
+    def residue(self, made: Any) -> Residue:
+        """Its noise."""
+        raise NotImplementedError
+
+
+class Features(Stage):
+    """Teachers who answer query images."""
+
+    release: Release
+
+    def choices(self, epsilon: float) -> dict[str, Any]:
+        """See `Stage`."""
+        plan = self.release.plan
+        kept = (
+            *("delta", "unit", "conversion", "nonnegative", "caps_source", "importance_source"),
+            *("weight", "allocation", "split"),
+        )
+        return {name: getattr(plan, name) for name in kept} | {"epsilon": epsilon, "released": 48}
+
+    def _plan(self, epsilon: float) -> Plan:
+        made: Plan = self._ensemble.plan(self._queries, **self.choices(epsilon))
+        return made
+
+    @property
+    def _ensemble(self) -> Any:
+        from canal.release.ensemble import load_ensemble
+
+        return load_ensemble(list(self.invented.teachers.values()), self.invented.init)
+
+    @property
+    def _queries(self) -> Any:
+        from canal.release.queries import Queries
+
+        return Queries.of(self.invented.asked)
+
+    def give_budget(self, ledger: Ledger, epsilon: float) -> None:
+        """See `Stage`."""
+        from canal.release.charges import QUERIES as ASKED
+
+        plan = self._plan(epsilon)
+        promise = plan.calibrate().guarantee
+        for unit, who in ((plan.unit, (*self.sites, ASKED)), ("patient", self.sites)):
+            most = _ROOM * promise.epsilon(plan.delta, unit, "exact")
+            ledger.set_budget(who, unit, epsilon=most, delta=plan.delta)
+
+    def publish(self, out: Path, epsilon: float, ledger: Ledger) -> Release:
+        """See `Stage`."""
+        from canal.release.aggregator import create
+
+        return create(out, self._ensemble, self._queries, self._plan(epsilon), ledger=ledger)
+
+    def residue(self, made: Release) -> Residue:
+        """See `Stage`."""
+        return Residue.of(made, self._ensemble, self._queries)
+
+
+class Rounds(Stage):
+    """Patients whose gradients are summed, round after round."""
+
+    release: AdapterRelease
+
+    def choices(self, epsilon: float) -> dict[str, Any]:
+        """See `Stage`."""
+        plan = self.release.plan
+        kept = ("delta", "relation", "conversion", "allocation", "count")
+        return {name: getattr(plan, name) for name in kept} | {
+            "epsilon": epsilon,
+            "patients": IMAGES * len(self.sites),
+            "rounds": ROUNDS,
+            "directions": min(plan.directions, DIRECTIONS),
+        }
+
+    def give_budget(self, ledger: Ledger, epsilon: float) -> None:
+        """See `Stage`."""
+        chosen = self.choices(epsilon)
+        plan = AdapterPlan(**chosen | {"parameters": DIRECTIONS, "directions": 0})
+        # Blocks and coordinates change nothing about what is spent, but for the last bits.
+        promise = plan.calibrate().guarantee
+        for unit in ("membership", "patient"):
+            most = _ROOM * promise.epsilon(plan.delta, unit, "exact")
+            ledger.set_budget(self.sites, unit, epsilon=most, delta=plan.delta)
+
+    def publish(self, out: Path, epsilon: float, ledger: Ledger) -> AdapterRelease:
+        """See `Stage`."""
+        from canal.adapters.cohorts import LocalCohorts
+        from canal.adapters.patients import Patients
+        from canal.adapters.rounds import train
+        from canal.adapters.shared import share
+
+        chosen = self.choices(epsilon)
+        shared = share(
+            *(self.invented.init, self.invented.asked, FEW, self.release.plan.allocation),
+            directions=chosen["directions"],
+            views=0,
+            chunk=_CHUNK,
+        )
+        plan = AdapterPlan(
+            **chosen,
+            parameters=len(shared.coordinates),
+            sites=len(self.sites),
+            adapter=FEW,
+        )
+        sites = [
+            Patients(name, arrays, views=0, chunk=_CHUNK)
+            for name, arrays in self.invented.cohorts.items()
+        ]
+        cohorts = LocalCohorts(sites, shared.network, shared.coordinates)
+        return train(out, cohorts, shared.start, plan, ledger=ledger)
+
+    def residue(self, made: AdapterRelease) -> Residue:
+        """See `Stage`."""
+        return plain_rounds(made, self.invented.init, list(self.invented.cohorts.values()))
+
+
+def plain_rounds(release: AdapterRelease, init: Path, cohorts: Sequence[Arrays]) -> Residue:
+    """The noise of a gradient release, once the plain sum over its patients is taken off.
+
+    One image after the other, each by its own backward pass, in floating point.
+
+    Args:
+        release: made without augmentation (views 0).
+        init: folder of the initialisation.
+        cohorts: of all sites.
+    """
+    from canal.teachers.run import load_initialisation
+
+    network, _ = load_initialisation(init)
+    coordinates = release.install(network)
+    mechanism = release.mechanism(coordinates)
+    clip, numbers = mechanism.clip, release.manifest.mechanism
+    sigma = np.array(numbers["sigma"])[clip.blocks]
+    left = []
+    for number, course in zip(range(len(release)), release.walk(coordinates), strict=False):
+        coordinates.write(course.here.float())
+        total = np.zeros(len(sigma))
+        for arrays in cohorts:
+            for rows in _patients(arrays):
+                each = [
+                    _gradient(network, coordinates.names, arrays, row, mechanism.basis)
+                    for row in rows
+                ]
+                scaled = np.mean(each, axis=0) / clip.unit
+                lengths = np.sqrt(np.bincount(clip.blocks, np.square(scaled)))
+                total += scaled / np.maximum(lengths, 1.0)[clip.blocks]
+        left.append((release.sums(number) * numbers["step"] - total) / sigma)
+    counted = {}
+    if release.plan.count:
+        people = sum(len(_patients(arrays)) for arrays in cohorts)
+        counted[COUNT] = np.array([(release.patients - people) / numbers["count_sigma"]])
+    rounds = tuple(f"round {number}" for number in range(len(release)))
+    noise = np.stack(left)[:, None]
+    return Residue(rounds, ("coordinates",), noise, counted, words=("rounds", "blocks"))
+
+
+def _patients(arrays: Arrays) -> list[list[int]]:
+    """Rows of every patient's images."""
+    found: dict[str, list[int]] = {}
+    for row, name in enumerate(arrays.ids):
+        found.setdefault(arrays.groups.get(name, name), []).append(row)
+    return list(found.values())
+
+
+def _gradient(
+    network: nn.Module, names: Sequence[str], arrays: Arrays, row: int, basis: Basis | None
+) -> Floats:
+    """Of the loss of one image, `[d]`."""
+    import torch
+
+    from canal.models.loss import task_loss
+    from canal.models.mode import evaluating
+    from canal.teachers.batches import to_float
+
+    image = to_float(torch.from_numpy(np.array(arrays.images[row : row + 1])))
+    mask = torch.from_numpy(np.array(arrays.masks[row : row + 1])).float()
+    have = dict(network.named_parameters())
+    for each in have.values():
+        each.requires_grad_(True)
+    with evaluating(network), torch.enable_grad():
+        # Of all parameters: torch (2.13) dies of a norm whose input needs no gradient.
+        parts = torch.autograd.grad(task_loss(network(image), mask).sum(), list(have.values()))
+    found = dict(zip(have, parts, strict=True))
+    flat: Tensor = torch.cat([found[name].reshape(-1) for name in names])[None]
+    if basis is not None:
+        flat = basis.project(flat)
+    return flat[0].double().numpy()

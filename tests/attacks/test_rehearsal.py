@@ -1,0 +1,146 @@
+"""Releases of invented sites: mistakes that are put into what publishes, each found.
+
+Noise is of the operating system. A rehearsal that is right fails once in 1e8.
+"""
+
+import pytest
+import torch
+
+from canal.adapters import cohorts as cohorts_module
+from canal.adapters.patients import Patients
+from canal.adapters.plan import AdapterPlan
+from canal.adapters.store import AdapterRelease
+from canal.attacks.rehearsal import rehearse
+from canal.federation import remote, remote_cohorts
+from canal.federation.audit import rehearse_across, usual
+from canal.privacy import Ledger, Participants, Secret
+from canal.release import sites as sites_module
+from canal.release.plan import Plan
+from canal.release.store import Release
+
+SECURE = {"trust": "secure-sum", "colluding": 1}
+
+
+def features(preset="honest", **choices):
+    """A release of which only the plan is known, and only that is rehearsed."""
+    made = object.__new__(Release)
+    size = {"channels": 128, "released": 48, "grid": (4, 4)}
+    people = choices.pop("people", 1)
+    fitting = {"epsilon": 8.0, "delta": 1e-5, "participants": Participants(3, 40, people)} | size
+    made.plan = Plan.preset(preset, **(fitting | choices))
+    return made
+
+
+def rounds(**choices):
+    made = object.__new__(AdapterRelease)
+    fitting = {"epsilon": 8.0, "patients": 20, "parameters": 100, "sites": 3}
+    made.plan = AdapterPlan(**(fitting | choices))
+    return made
+
+
+@pytest.fixture
+def faults(tmp_path):
+    def found(release, play=rehearse):
+        checks = play(release, tmp_path)
+        assert len(checks) == (5 if play is rehearse else 2)
+        return {check.what: check.detail for check in checks if check.passed is not True}
+
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "release",
+    [
+        *(features(), features("paper"), features(**SECURE)),
+        features("paper", unit="image", people=2),
+        *(rounds(count=0.1), rounds(relation="replace"), rounds(allocation="channels")),
+        *(rounds(allocation="ellipsoid", directions=20), rounds(**SECURE)),
+    ],
+    ids=lambda made: f"{made.kind}-{made.plan.unit}-{made.plan.allocation}-{made.plan.trust}",
+)
+def test_nothing_is_found_where_nothing_is_wrong(release, tmp_path):
+    for number, play in enumerate((rehearse, rehearse_across)):
+        if play is rehearse or release.plan.unit != "image":
+            (tmp_path / str(number)).mkdir()
+            checks = play(release, tmp_path / str(number))
+            assert {check.what: check.detail for check in checks if check.passed is not True} == {}
+
+
+def test_a_patient_who_counts_twice_at_one_site(faults, monkeypatch):
+    """The first of a site, where only sums are ever seen."""
+    real = Patients.gradients
+
+    def twice(self, *arguments, **more):
+        for number, rows in enumerate(real(self, *arguments, **more)):
+            yield torch.cat([rows[:1], rows]) if number == 0 else rows
+
+    monkeypatch.setattr(Patients, "gradients", twice)
+    assert "rehearsal, loud" in faults(rounds())
+
+
+@pytest.mark.slow
+def test_a_teacher_who_counts_twice(faults, monkeypatch):
+    real = sites_module.contribute
+
+    def unfair(mechanism, teacher, batch, **more):
+        return real(mechanism, teacher, batch, **more) * (2 if teacher.cohort == "south" else 1)
+
+    monkeypatch.setattr(sites_module, "contribute", unfair)
+    assert "rehearsal, loud" in faults(features())
+
+
+@pytest.mark.slow
+def test_an_answer_that_counts_twice_across_sites(faults, monkeypatch):
+    real = remote.add_up_answers
+
+    def unfair(trust, sites, given, *more):
+        return real(trust, (*sites, sites[0]), given, *more)
+
+    monkeypatch.setattr(remote, "add_up_answers", unfair)
+    monkeypatch.setattr(remote_cohorts, "add_up_answers", unfair)
+    assert "rehearsal across sites" in faults(features(), rehearse_across)
+
+
+@pytest.mark.slow
+def test_a_site_that_forgets_its_share(faults, monkeypatch):
+    real = cohorts_module.contribute
+
+    def forgetful(mechanism, site, gradients, number, own, *more):
+        kept = None if site.cohort == "south" else own
+        return real(mechanism, site, gradients, number, kept, *more)
+
+    monkeypatch.setattr("canal.federation.teaching.contribute", forgetful)
+    assert "rehearsal across sites" in faults(rounds(**SECURE), rehearse_across)
+
+
+@pytest.mark.slow
+def test_a_secret_that_is_the_same_every_time(faults, monkeypatch):
+    """No seed that anybody would try; that two releases share their noise shows it."""
+    monkeypatch.setattr(
+        Secret, "create", classmethod(lambda cls, path: cls.keep(b"\x5a" * 32, path))
+    )
+    assert set(faults(features())) == {"rehearsal, noise of two releases"}
+
+
+@pytest.mark.slow
+def test_a_ledger_that_pays_for_everything(faults, monkeypatch):
+    real = Ledger.set_budget
+
+    def generous(self, cohort, unit, *, epsilon, **more):
+        return real(self, cohort, unit, epsilon=10 * epsilon, **more)
+
+    monkeypatch.setattr(Ledger, "set_budget", generous)
+    assert set(faults(rounds())) == {"rehearsal, a second release"}
+
+
+def test_which_are_usual():
+    assert usual(_private(features("paper", unit="image"))) == (rehearse,)
+    assert usual(_private(features(participants=Participants(1, 40)))) == (rehearse,)
+    assert usual(_private(features())) == (rehearse, rehearse_across)
+    assert usual(_private(rounds())) == (rehearse, rehearse_across)
+
+
+def _private(made):
+    made.manifest = type("Manifest", (), {"private": True})()
+    return made
