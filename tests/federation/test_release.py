@@ -176,20 +176,30 @@ def test_the_same_bytes_whether_it_failed_or_not(make_hospitals, make_order, tmp
 
 
 def test_a_site_that_reads_nan_says_zero_and_tells_nobody(make_hospitals, make_order, caplog):
-    hospitals = make_hospitals(research=True)
-    tap = hospitals.sites["south"].cohort.teacher.tap
-    real = tap.features
+    """Unless all agreed to give up then."""
+    well = run(make_order("well", seed=3), make_hospitals("well-off", research=True).transport)
 
     def broken(images):
         found = real(images).clone()
         found[0] = float("nan")
         return found
 
-    tap.features = broken
-    made = run(make_order(seed=3), hospitals.transport)
+    def spoilt(where):
+        hospitals = make_hospitals(where, research=True)
+        tap = hospitals.sites["south"].cohort.teacher.tap
+        nonlocal real
+        real, tap.features = tap.features, broken
+        return hospitals.transport
+
+    real = None
+    made = run(make_order(seed=3), spoilt("broken"))
     assert isinstance(made, Release)
     assert "south returns NaN" in caplog.text
-    assert "NaN" not in (made.path / "manifest.json").read_text()
+    assert made.statement == well.statement
+    gives_up = make_order("gives-up", seed=3, plan={"epsilon": 8.0, "broken": "refuse"})
+    with pytest.raises(FederationError, match="south refuses: features 0 could not be made"):
+        run(gives_up, spoilt("gives-up-hospitals"))
+    assert "and the plan gives up then" in caplog.text
 
 
 def test_teachers_are_trained_where_there_is_none(make_hospitals, make_order, asked, tmp_path):

@@ -24,6 +24,7 @@ from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.queries import Queries
 from canal.release.statistics import Statistics
+from canal.release.verification import check_statement, verify
 
 # False-alarm rate of each statistical test below, over all channels or pairs that it looks at.
 ALPHA = 1e-7
@@ -253,15 +254,24 @@ def test_without_noise_the_stored_integers_are_the_sums(tmp_path, preset):
     assert (np.abs(stored.astype(np.int64) * 2**shift - total) * 2 <= 2**shift).all()
 
 
-def test_a_broken_teacher_stops_a_release_or_adds_zero(tmp_path):
+def test_a_broken_teacher_adds_zero_unless_the_plan_gives_up(tmp_path):
+    """By default whether there is a release hangs on nobody; else the statement says so."""
     queries, teachers = tiny_queries(20), tiny_ensemble(1, 2, 3)
     with torch.no_grad():
         teachers.teachers[1].tap.network[0][0].weight.fill_(math.nan)
     plan = tiny_plan(queries=20, allocation="none")
+    refuses = replace(plan, broken="refuse")
     with pytest.raises(ReleaseError, match=r"'site 2' returns NaN .* query 'q0'"):
-        create(tmp_path / "r", teachers, queries, plan, not_private=True)
+        create(tmp_path / "r", teachers, queries, refuses, not_private=True)
+    whole = create(tmp_path / "r2", tiny_ensemble(1, 2, 3), queries, refuses, not_private=True)
+    assert whole.plan.broken == "refuse"
+    assert "no epsilon covers it" in whole.statement["not_protected"][0]
+    assert all(check.passed is not False for check in verify(whole.path))
+    forged = replace(whole.manifest, plan=plan.to_json())
+    with pytest.raises(ReleaseError, match="does not follow"):
+        check_statement(forged)
     told = []
-    options = Options(broken="zero", on_broken=lambda *what: told.append(what))
+    options = Options(on_broken=lambda *what: told.append(what))
     release = create(tmp_path / "z", teachers, queries, plan, not_private=True, options=options)
     assert told == [("site 2", name) for name in queries.ids]
     others = Ensemble((teachers.teachers[0], teachers.teachers[2]), "initialisation")

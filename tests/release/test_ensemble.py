@@ -14,6 +14,7 @@ from canal.models.unet import UNetArchitecture, weights_digest
 from canal.privacy import Participants
 from canal.release.aggregator import create
 from canal.release.ensemble import Ensemble, Teacher, load_ensemble
+from canal.release.options import Options
 from canal.release.queries import Queries
 
 SITES = ("north", "south", "west")
@@ -68,10 +69,21 @@ def test_one_cohort_cannot_speak_twice(checkpoints, again):
         load_ensemble(both)
 
 
-def test_the_same_weights_cannot_speak_twice(checkpoints, again):
+def test_the_same_weights_are_told_to_the_operator_alone(
+    checkpoints, again, queries, make_plan, tmp_path
+):
+    """Weights hang on patients, so no refusal may; nor may the folder say which were alike."""
     network, _ = checkpoint.load(checkpoints.teachers[0])
-    with pytest.raises(ReleaseError, match=r"share the weights.*one teacher for each site"):
-        load_ensemble([*checkpoints.teachers, again(network)])
+    twins = load_ensemble([*checkpoints.teachers[:2], again(network)], checkpoints.init)
+    assert twins.alike == ((SITES[0], "east"),)
+    told = []
+    options = Options(on_alike=lambda *pair: told.append(pair))
+    made = create(tmp_path / "r", twins, queries, make_plan(), seed=1, options=options)
+    assert told == [(SITES[0], "east")]
+    assert "alike" not in (made.path / "manifest.json").read_text()
+    untrained, _ = checkpoint.load(checkpoints.init)
+    still = load_ensemble([*checkpoints.teachers[:2], again(untrained)], checkpoints.init)
+    assert still.alike == (("east", "the initialisation"),)
 
 
 def test_the_same_images_cannot_speak_twice(checkpoints, again):

@@ -67,9 +67,13 @@ def create(
         bool, typer.Option("--not-private", help="Yes, release without any noise.")
     ] = False,
     broken_teacher: Annotated[
-        Literal["refuse", "zero"],
-        typer.Option(help="A teacher that returns NaN: stop, or count as zero."),
-    ] = "refuse",
+        Literal["zero", "refuse"],
+        typer.Option(
+            help="A teacher that returns NaN counts as zero, or there is no release; that hangs on "
+            "patients, and no epsilon covers it.",
+            rich_help_panel="plan",
+        ),
+    ] = "zero",
     as_json: _Json = False,
 ) -> None:
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
@@ -108,6 +112,7 @@ def create(
         allocation=allocation,
         split=BudgetSplit(*budget_split),
         caps_bound=caps_bound,
+        broken=broken_teacher,
     )
     if images_per_person is not None:
         people = replace(plan.participants, images_per_person=images_per_person)
@@ -126,7 +131,7 @@ def create(
             seed=seed,
             not_private=not_private,
             about=About(purpose, contact),
-            options=Options(broken_teacher, lambda *which: broken.append(which), progress),
+            options=Options(lambda *which: broken.append(which), _say_alike, progress),
         )
     if broken:
         typer.echo(
@@ -135,6 +140,14 @@ def create(
             err=True,
         )
     print_made(made, out, as_json=as_json, private=Workspace(out).private)
+
+
+def _say_alike(one: str, other: str) -> None:
+    typer.echo(
+        f"{one} and {other} have the same weights. If a teacher was given twice, its patients "
+        "count twice: stop, and do not publish. This line is for you alone.",
+        err=True,
+    )
 
 
 @release_app.command()

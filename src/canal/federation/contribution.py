@@ -39,7 +39,7 @@ class Contribution(Answers):
 
         def make() -> Made:
             networks = [(self.teacher.cohort, self.teacher.tap)]
-            found = sum_up(asked.flat, names, queries, networks, check=_note_broken)
+            found = sum_up(asked.flat, names, queries, networks, check=self._broken)
             noise = self.noise()
             if noise is not None:
                 for total in found:
@@ -66,7 +66,7 @@ class Contribution(Answers):
                     mechanism,
                     self.teacher,
                     batch,
-                    broken=lambda cohort, row: _note_broken(cohort, queries.ids[row]),
+                    broken=lambda cohort, row: self._broken(cohort, queries.ids[row]),
                 )
                 if noise is not None:
                     given = share(mechanism, given, batch, queries, noise)
@@ -75,7 +75,14 @@ class Contribution(Answers):
 
         return self.once("features", number, request, make, published)
 
+    def _broken(self, cohort: str, query: str) -> None:
+        """A teacher that gives NaN says nothing; only the site itself learns of it.
 
-def _note_broken(cohort: str, query: str) -> None:
-    """A teacher that gives NaN says nothing; only the site itself learns of it."""
-    _log.warning("the teacher of %s returns NaN or infinity for query %s; zero", cohort, query)
+        Unless all agreed on a plan that gives up then.
+        """
+        if self.asked.flat.plan.broken == "refuse":
+            raise RefusalError(
+                "the teacher here returns NaN or infinity, and the plan gives up then "
+                '(broken = "refuse"); take broken = "zero"'
+            )
+        _log.warning("the teacher of %s returns NaN or infinity for query %s; zero", cohort, query)

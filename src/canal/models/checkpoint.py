@@ -1,7 +1,8 @@
 """Networks on disk: safetensors for the weights, JSON for what they are. Never pickle.
 
 A file may come from another hospital. It is checked before it is used: both files whole, of the
-stated architecture, every weight finite. The digests find damage, not malice: whoever can change
+stated architecture, every weight finite (but for teachers in a release, which may have nothing to
+say). The digests find damage, not malice: whoever can change
 the files can change the digests.
 """
 
@@ -75,12 +76,15 @@ def describe(folder: Path) -> Checkpoint:
     return _description(folder)[0]
 
 
-def load(folder: Path, network: nn.Module | None = None) -> tuple[nn.Module, Checkpoint]:
+def load(
+    folder: Path, network: nn.Module | None = None, *, finite: bool = True
+) -> tuple[nn.Module, Checkpoint]:
     """Read a network and what it is.
 
     Args:
         folder: of the checkpoint.
         network: to load into, where the architecture is the hospital's own.
+        finite: refuse weights that are not finite numbers.
 
     Raises:
         CheckpointError: damaged, truncated, of another architecture, or with a weight that is not
@@ -112,7 +116,7 @@ def load(folder: Path, network: nn.Module | None = None) -> tuple[nn.Module, Che
             network = _build(description, folder)
     _check_weights(folder, network.state_dict(), state)
     for name, tensor in state.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if finite and tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise CheckpointError(
                 f"{folder}: weight {name} holds NaN or infinity; training diverged there, ask "
                 "for another checkpoint"

@@ -94,6 +94,8 @@ def create(
     if isinstance(ledger, Path | str):
         ledger = Ledger(ledger, must_exist=True)
     check_protection(plan, ensemble.cohorts, seed=seed, ledger=ledger, not_private=not_private)
+    for pair in ensemble.alike:
+        options.on_alike(*pair)
     sites = LocalSites(ensemble, queries, options)
     return aggregate(
         *(out, sites, queries, plan),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +61,29 @@ class Ensemble:
     def __post_init__(self) -> None:
         if not self.teachers:
             raise ReleaseError("a release needs at least one teacher")
-        for what, values in (
-            ("the name of the cohort", [teacher.cohort for teacher in self.teachers]),
-            ("the weights", [teacher.digest for teacher in self.teachers]),
-        ):
-            if len(set(values)) < len(values):
-                raise ReleaseError(
-                    f"two teachers share {what}: a patient of that cohort would count twice; give "
-                    "one teacher for each site"
-                )
+        if len(set(self.cohorts)) < len(self.teachers):
+            raise ReleaseError(
+                "two teachers share the name of the cohort: a patient of that cohort would count "
+                "twice; give one teacher for each site"
+            )
+        if self.shared is not None and weights_digest(self.shared.network) != self.initialisation:
+            raise ReleaseError(
+                "the network for public statistics is not the initialisation that the teachers "
+                "started from; what is read from it is published without noise"
+            )
 
-        if self.shared is not None:
-            digest = weights_digest(self.shared.network)
-            if digest != self.initialisation or digest in (t.digest for t in self.teachers):
-                raise ReleaseError(
-                    "the network for public statistics is not the initialisation that the teachers "
-                    "started from; what is read from it is published without noise"
-                )
+    @property
+    def alike(self) -> tuple[tuple[str, str], ...]:
+        """Teachers that have the same weights, or those of the initialisation; by cohort.
+
+        Such a teacher may have been given twice, so that its patients count twice, or in place of
+        the initialisation, so that it is published without noise. But what weights a teacher has
+        can hang on one patient, and so would whether there is a release: the operator is told, and
+        the release is made.
+        """
+        known = [(t.cohort, t.digest) for t in self.teachers]
+        known.append(("the initialisation", self.initialisation))
+        return tuple((a, b) for (a, one), (b, other) in combinations(known, 2) if one == other)
 
     @property
     def claims(self) -> list[list[str]]:
@@ -139,7 +146,8 @@ def load_ensemble(teachers: Sequence[Path | str], init: Path | str | None = None
     made, descriptions = [], []
     folders = [Path(folder) for folder in teachers]
     for folder in folders:
-        network, description = checkpoint.load(folder)
+        # One that diverged says nothing of any query; whether it did is for no reader to know.
+        network, description = checkpoint.load(folder, finite=False)
         if description.notes.get("role") == "initialisation":
             raise CheckpointError(f"{folder} is an initialisation, not a teacher; train one first")
         name = str(description.notes.get("site") or folder.resolve().name)

@@ -1,14 +1,19 @@
-"""Options of a release: what cannot change its guarantee."""
+"""Options of a release: what cannot change its guarantee, nor what is published."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from canal.errors import ReleaseError
+from canal.release.plan import Plan
 
-Broken = Literal["refuse", "zero"]
+_log = logging.getLogger(__name__)
+
+
+def _say_alike(one: str, other: str) -> None:
+    _log.warning("%s and %s have the same weights; see `Ensemble.alike`", one, other)
 
 
 @dataclass(frozen=True)
@@ -16,26 +21,26 @@ class Options:
     """What cannot change a guarantee.
 
     Args:
-        broken: when a teacher gives NaN or infinity for a query: stop, or let it contribute zero
-            (the divisor stays K). The mechanism is the same either way.
-        on_broken: told cohort and query where it contributed zero; for the aggregator's eyes.
+        on_broken: told cohort and query where a teacher contributed zero; for the aggregator's
+            eyes.
+        on_alike: told of teachers that have the same weights; likewise.
         progress: called with the number of images that passed through a network.
         paired: in a research run, the same standard-normal draws for every plan with this seed,
             of statistics and of features, so that the arms of an experiment differ in their sigmas
             alone.
     """
 
-    broken: Broken = "refuse"
     on_broken: Callable[[str, str], None] = lambda cohort, query: None
+    on_alike: Callable[[str, str], None] = _say_alike
     progress: Callable[[int], None] = lambda count: None
     paired: bool = False
 
-    def check(self, cohort: str, query: str) -> None:
+    def check(self, plan: Plan, cohort: str, query: str) -> None:
         """A network gave NaN or infinity."""
-        if self.broken == "refuse":
+        if plan.broken == "refuse":
             raise ReleaseError(
-                f"the teacher of {cohort!r} returns NaN or infinity for query {query!r}; let it "
-                "say nothing there with --broken-teacher zero (the divisor stays K, and nothing is "
-                "charged again), or make another release with another teacher, charged anew"
+                f"the teacher of {cohort!r} returns NaN or infinity for query {query!r}, and this "
+                "plan gives the release up then (broken = refuse); make another one, charged anew, "
+                "with --broken-teacher zero or with another teacher"
             )
         self.on_broken(cohort, query)

@@ -27,6 +27,8 @@ Weight = Literal["importance", "matched"]
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
 Trust = Literal["trusted", "secure-sum"]
 TRUSTS: tuple[Trust, ...] = get_args(Trust)
+Broken = Literal["zero", "refuse"]
+BROKEN: tuple[Broken, ...] = get_args(Broken)
 # `paper` is the paper's own accounting. `honest` protects a patient, and takes caps and importance
 # from the public shared initialisation.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -80,6 +82,9 @@ class Plan:
         trust: `trusted`, an aggregator adds up what the sites say and adds the noise; or
             `secure-sum`, every site adds a share of the noise and only the sum is ever seen.
         colluding: t, the sites that may tell others their shares; the rest still hide everyone.
+        broken: where a teacher gives NaN or infinity for a query: `zero`, it contributes nothing
+            there and the divisor stays K; or `refuse`, there is no release. Whether a teacher does
+            can hang on one patient, and no epsilon covers whether a release exists.
     """
 
     epsilon: float
@@ -101,6 +106,7 @@ class Plan:
     releases: int = 1
     trust: Trust = "trusted"
     colluding: int = 0
+    broken: Broken = "zero"
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -125,7 +131,12 @@ class Plan:
                 f"released = {self.released} is more than channels = {self.channels}; "
                 "release as many or fewer"
             )
-        known_words = {"allocation": ALLOCATIONS, "weight": WEIGHTS, "trust": TRUSTS}
+        known_words = {
+            "allocation": ALLOCATIONS,
+            "weight": WEIGHTS,
+            "trust": TRUSTS,
+            "broken": BROKEN,
+        }
         for name, known in known_words.items():
             if getattr(self, name) not in known:
                 raise InvalidValueError(

@@ -7,6 +7,7 @@ elsewhere; nothing else in a release knows the difference.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from canal.release.ensemble import Ensemble
@@ -144,7 +145,7 @@ class LocalSites:
                 names,
                 self.queries,
                 [(teacher.cohort, teacher.tap)],
-                check=self.options.check,
+                check=partial(self.options.check, calibrated.plan),
                 progress=self.options.progress,
             )
             for total, part in zip(found, parts, strict=True):
@@ -159,6 +160,7 @@ class LocalSites:
 
     def totals(self, mechanism: Mechanism, start: int, stop: int) -> Iterator[Any]:
         """Features of some queries, summed over all teachers; with all shares, if any."""
+        plan, names = mechanism.calibrated.plan, self.queries.ids
         for batch in self.queries.batches(start, stop):
             total: Any = 0
             for teacher in self.ensemble.teachers:
@@ -166,7 +168,7 @@ class LocalSites:
                     mechanism,
                     teacher,
                     batch,
-                    broken=lambda cohort, row: self.options.check(cohort, self.queries.ids[row]),
+                    broken=lambda cohort, row: self.options.check(plan, cohort, names[row]),
                     progress=self.options.progress,
                 )
                 if teacher.cohort in self._shares:

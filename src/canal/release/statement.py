@@ -157,6 +157,12 @@ def _not_protected(calibrated: CalibratedPlan) -> list[str]:
         "the sum.",
         "How long the computation took, and anything a site publishes by other ways.",
     ]
+    if plan.broken == "refuse":
+        sentences.insert(
+            0,
+            "That there is a release at all. It was to be given up if a teacher returned NaN or "
+            "infinity (broken = refuse), which can hang on one patient: no epsilon covers it.",
+        )
     if plan.reads_queries or plan.trained_initialisation:
         why = " and ".join(
             ["caps or importance were read from them with public weights"] * plan.reads_queries
@@ -231,10 +237,17 @@ def _mechanism(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
         f"by at most {distance}/{teachers}"
     )
     published = f"{len(calibrated.published)} of {plan.channels} channels are published"
+    silent = (
+        "A teacher that returns NaN or infinity for a query says nothing there, and the divisor "
+        f"stays {teachers}."
+        if plan.broken == "zero"
+        else "Had a teacher returned NaN or infinity for a query, there would be no release."
+    )
     if plan.allocation == "none":
         return [
             f"The mean of {teachers} bottlenecks, without noise: {clipped}.",
             f"{published}, as integers on a lattice of step {step}.",
+            silent,
         ]
     return [
         f"Gaussian mechanism on the mean of {teachers} bottlenecks: {clipped}.",
@@ -242,6 +255,7 @@ def _mechanism(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
         + ("." if plan.allocation == "uniform" else f", weighted by {_WEIGHTED[plan.weight]}."),
         f"Features are summed as integers on a lattice of step {step}, the noise is an integer too "
         f"({facts.sampler}); its finite precision is part of every epsilon here.",
+        silent,
         "Epsilon follows from rho by "
         + (
             "the exact curve of the Gaussian mechanism."
