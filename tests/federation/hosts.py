@@ -102,7 +102,10 @@ def environment(*, stand_in: bool = True) -> dict[str, str]:
     """For the processes of a federation: this Python, one thread, perhaps the stand-in."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     known = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
-    return known | ({"PYTHONPATH": str(STAND_IN), "CANAL_STAND_IN": "1"} if stand_in else {})
+    if not stand_in:
+        return known
+    paths = [str(STAND_IN), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return known | {"PYTHONPATH": os.pathsep.join(paths), "CANAL_STAND_IN": "1"}
 
 
 @contextmanager

@@ -7,7 +7,6 @@ who takes part: all sites of the roster, or nobody.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from canal.errors import FederationError
+from canal.federation import supervisor
 from canal.federation.console import OUTCOME, require_flare, tell
 from canal.federation.kit import AGGREGATION, HOSPITAL
 from canal.federation.transport import SECONDS
@@ -90,6 +90,8 @@ def simulate(
 ) -> None:
     """Carry out an order in FLARE's simulator: one process a site, all on this machine, no TLS.
 
+    However this process ends, those end with it.
+
     Args:
         folder: made; FLARE's logs are left in it.
         sites: by name, the canal folder of each.
@@ -118,9 +120,7 @@ def simulate(
     command += ["-c", ",".join(sites), "-t", str(len(sites))]
     log = folder / "simulator.log"
     with log.open("w") as out:
-        code = subprocess.run(  # noqa: S603
-            command, stdout=out, stderr=subprocess.STDOUT, check=False
-        ).returncode
+        code = supervisor.run(command, out)
     found = next((folder / "workspace").rglob(OUTCOME), None)
     if found is None:
         raise FederationError(f"the simulator stopped with code {code}; {log} says why")
