@@ -77,6 +77,32 @@ def test_negative_control_scale(factor):
     assert kolmogorov_smirnov(draws, 2000.0) < ALPHA
 
 
+def tail_counts(draws, std):
+    """Least p-value of the counts beyond 3.5, 4 and 4.5 deviations, times how many these are."""
+    found = []
+    for cut in (3.5, 4.0, 4.5):
+        # Of the integers above it, from the middle between two.
+        least = math.floor(cut * std) + 1
+        chance = 2 * stats.norm.sf((least - 0.5) / std)
+        seen = int((np.abs(draws) >= least).sum())
+        found.append(stats.binomtest(seen, draws.size, chance).pvalue)
+    return min(found) * len(found)
+
+
+@pytest.mark.parametrize("std", [40.0, 2.0**20])
+def test_noise_reaches_as_far_out_as_it_should(std):
+    """1e-5 of it lies beyond 4.4 deviations; a sampler that is cut off there is found."""
+    draws = rounded_gaussian(std, (4 * DRAWS,), stream(f"far {std}"))
+    assert tail_counts(draws, std) > ALPHA
+    for cut in (3.5, 4.0, 4.5):
+        far = np.abs(draws) > cut * std
+        inside = rounded_gaussian(std, (2 * int(far.sum()) + 100,), stream("inside"))
+        again = draws.copy()
+        again[far] = inside[np.abs(inside) <= cut * std][: far.sum()]
+        assert tail_counts(again, std) < ALPHA
+        assert tail_counts(np.clip(draws, -int(cut * std), int(cut * std)), std) < ALPHA
+
+
 def test_negative_control_rounding_off_by_a_half():
     draws = np.floor(2.5 * np.random.default_rng(1).standard_normal(DRAWS)).astype(int)
     assert chi_square(draws, 2.5) < ALPHA

@@ -15,6 +15,7 @@ from canal.privacy.ziggurat import (
     UNCERTAINTY,
     Normals,
     _tables,
+    _tail,
     standard_normal,
 )
 
@@ -136,3 +137,66 @@ def test_intervals_of_a_layer_meet():
 @pytest.mark.parametrize("count", [0, 1, 2, 65_535, 65_536, 65_537])
 def test_any_count(count):
     assert standard_normal(Stream(bytes(32)), count).values.shape == (count,)
+
+
+# Beyond these many deviations are 4.7e-4, 6.3e-5, 6.8e-6 and 1.6e-6 of a normal's draws.
+FAR = (3.5, 4.0, 4.5, 4.8)
+MANY = 8_000_000
+# Of the tail alone: a normal's draws beyond r, of which 2.2e-3 to 7.6e-6 are beyond these.
+FARTHER = (5.0, 5.5, 6.0)
+
+
+def tail_counts(draws):
+    """Least p-value of the counts further out than each, times how many these are."""
+    found = [
+        stats.binomtest(int(np.sum(side * draws > cut)), draws.size, stats.norm.sf(cut)).pvalue
+        for cut in FAR
+        for side in (1, -1)
+    ]
+    return min(found) * len(found)
+
+
+def cut_off(draws, cut, how):
+    """What a sampler would have given that knows no numbers further out."""
+    if how == "clipped":
+        return np.clip(draws, -cut, cut)
+    out = np.abs(draws) > cut
+    fresh = standard_normal(Stream(bytes(31) + b"\x0a"), 2 * int(out.sum()) + 100).values
+    made = draws.copy()
+    made[out] = fresh[np.abs(fresh) <= cut][: out.sum()]
+    return made
+
+
+def test_as_many_draws_are_far_out_as_should_be():
+    """To 1e-6 of the draws, each side by itself."""
+    assert tail_counts(standard_normal(Stream(bytes(31) + b"\x09"), MANY).values) > ALPHA
+
+
+@pytest.mark.parametrize("how", ["clipped", "drawn again"])
+@pytest.mark.parametrize("cut", [3.5, 4.0, 4.5])
+def test_negative_control_a_sampler_that_is_cut_off(cut, how):
+    draws = standard_normal(Stream(bytes(31) + b"\x09"), MANY).values
+    assert tail_counts(cut_off(draws, cut, how)) < ALPHA
+
+
+def test_the_tail_by_itself():
+    """Drawn alone, 300,000 times: as many as one would see in 1.2e9 draws of the whole."""
+    start, count = float(TAIL_START), 300_000
+    drawn = _tail(Stream(bytes(31) + b"\x0b"), np.arange(count), {})
+    assert drawn.min() > start
+    p = stats.kstest(stats.norm.sf(drawn) / stats.norm.sf(start), "uniform").pvalue
+    assert p > ALPHA
+    # The sign is another's: the counts of one side are of both.
+    counts = [
+        stats.binomtest(
+            int((drawn > cut).sum()), count, stats.norm.sf(cut) / stats.norm.sf(start)
+        ).pvalue
+        for cut in FARTHER
+    ]
+    assert min(counts) * len(counts) > ALPHA
+    # Negative controls: cut at 5, and the excess a twentieth too short.
+    for wrong in (np.minimum(drawn, 5.0), start + 0.95 * (drawn - start)):
+        shares = stats.norm.sf(wrong) / stats.norm.sf(start)
+        beyond = stats.norm.sf(5.0) / stats.norm.sf(start)
+        found = stats.binomtest(int((wrong > 5.0).sum()), count, beyond).pvalue
+        assert min(stats.kstest(shares, "uniform").pvalue, found) < ALPHA
