@@ -117,6 +117,64 @@ class TestTwoViews:
         refused(hospitals, make_order("second"), "agree", change, "this key was charged before")
         assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
 
+    def test_a_journal_that_was_set_back_does_not_answer_again(self, hospitals, make_order):
+        """A backup of before the first answer: other caps would be a second view, with other noise.
+
+        Everything is brought back: keys, agreement, queries. What was answered is known beside the
+        keys, which no backup holds.
+        """
+        spy = Malicious(hospitals.transport)
+        backups, homes = {}, {name: hospitals.home(name) for name in hospitals.names}
+
+        def ask(requests):
+            head = Message.from_bytes(next(iter(requests.values()))).head
+            if head["kind"] == "publish" and not backups:
+                for name, home in homes.items():
+                    backups[name] = home.with_name(f"{name}-backup")
+                    shutil.copytree(home, backups[name], symlinks=True)
+            if head["kind"] == "features" and head["block"] == 2:
+                raise FederationError("stopped")
+            return real(requests)
+
+        real, spy.ask = spy.ask, ask
+        with pytest.raises(FederationError, match="stopped"):
+            run(make_order(), spy)
+        for name, home in homes.items():
+            shutil.rmtree(home)
+            shutil.copytree(backups[name], home, symlinks=True)
+        hospitals.start()
+        spy.inner = hospitals.transport
+        # The journal itself has forgotten; whoever asks otherwise would be answered otherwise.
+        assert not list(homes["north"].glob("sessions/*/answer-*"))
+        self._again(spy, "publish", lambda head, arrays: None)
+        with pytest.raises(FederationError, match="journal was set back"):
+            self._again(spy, "features", lambda head, arrays: None)
+        with pytest.raises(FederationError, match="journal was set back"):
+            run(make_order(), hospitals.transport)
+
+    def test_a_backup_of_a_finished_session_has_no_key(self, hospitals, make_order):
+        spy = Malicious(hospitals.transport)
+        backups, homes = {}, {name: hospitals.home(name) for name in hospitals.names}
+
+        def ask(requests):
+            if Message.from_bytes(next(iter(requests.values()))).head["kind"] == "finish":
+                for name, home in homes.items():
+                    backups[name] = home.with_name(f"{name}-backup")
+                    shutil.copytree(home, backups[name], symlinks=True)
+            return real(requests)
+
+        real, spy.ask = spy.ask, ask
+        run(make_order(), spy)
+        for name, home in homes.items():
+            shutil.rmtree(home)
+            shutil.copytree(backups[name], home, symlinks=True)
+            for path in home.glob("sessions/*/answer-*"):
+                path.unlink()
+        hospitals.start()
+        spy.inner = hospitals.transport
+        with pytest.raises(FederationError, match="the keys of this session are lost"):
+            self._again(spy, "features", lambda head, arrays: None)
+
     def test_a_journal_that_was_removed_does_not_make_it_free(self, hospitals, stopped):
         for name in hospitals.names:
             shutil.rmtree(hospitals.home(name) / "sessions")

@@ -150,10 +150,17 @@ class Journal:
         """What was answered to this request before, word for word; None if nothing was.
 
         Raises:
-            RefusalError: something else was asked under the same number.
+            RefusalError: something else was asked under the same number, or what was answered is
+                not here any more.
         """
         path = self._path(kind, number)
         if not path.is_file():
+            if path.name in self._tallied():
+                raise RefusalError(
+                    f"{kind} {number} was answered before, and the answer is gone: this site's "
+                    "journal was set back. A second answer would be another release; begin a new "
+                    "session, charged anew"
+                )
             return None
         content = path.read_bytes()
         if content[:_DIGEST_BYTES] != digest_of(request):
@@ -165,7 +172,30 @@ class Journal:
 
     def keep(self, kind: str, number: int, request: bytes, answer: bytes) -> None:
         """Have an answer on disk, before it is sent."""
-        self.write(self._path(kind, number), digest_of(request) + answer)
+        path = self._path(kind, number)
+        self.write(path, digest_of(request) + answer)
+        # Behind the answer: of a process that was killed in between, nothing was sent.
+        names = "".join(f"{name}\n" for name in sorted({*self._tallied(), path.name}))
+        replace_file(self._tally, names.encode(), mode=0o600)
+
+    @property
+    def _tally(self) -> Path:
+        """Names of all answers, beside the keys and not in this folder where those are in memory.
+
+        A backup of the journal does not hold it: set back, the journal has fewer answers.
+        """
+        return (self.folder / "keys").resolve().with_name("tally")
+
+    def _tallied(self) -> set[str]:
+        """Names of all answers that were ever given here.
+
+        Raises:
+            RefusalError: the keys are lost, and with them what was answered.
+        """
+        self._kept(self.folder / "keys")
+        with contextlib.suppress(FileNotFoundError):
+            return set(self._tally.read_text().split())
+        return set()
 
     @property
     def finished(self) -> str | None:
@@ -175,6 +205,8 @@ class Journal:
     def finish(self, manifest: str) -> None:
         """Destroy what is secret and clear what is not needed any more; the agreement stays."""
         self.write(self._finished, manifest.encode())
+        for path in self._tally.parent.glob("tally*"):
+            path.unlink(missing_ok=True)
         for name in ("secret", "keys"):
             Secret.destroy(self.folder / name)
         for kind in ("answer", "sum"):
