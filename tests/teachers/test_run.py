@@ -1,6 +1,8 @@
 """Run folders: what they hold, whose weights a teacher started from, and what they refuse."""
 
 import json
+import os
+import signal
 from contextlib import suppress
 
 import numpy as np
@@ -11,6 +13,7 @@ from canal.errors import CheckpointError, InvalidValueError
 from canal.models import checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
 from canal.teachers.evaluate import predict
+from canal.teachers.folder import LOCK, RunFolder
 from canal.teachers.run import (
     go_on,
     initialise,
@@ -296,3 +299,33 @@ def test_a_run_keeps_the_digests_of_what_it_was_trained_on(tmp_path, init, make_
     assert trained_on(tmp_path / "one") is None
     go_on(tmp_path / "three", tmp_path / "one", make_arrays(4, seed=3), SHORT)
     assert trained_on(tmp_path / "three") is None
+
+
+def test_a_second_training_in_the_same_folder_is_refused(init, tmp_path, make_arrays):
+    """While the first is at work, which goes on as if nobody had asked."""
+    arrays, refused = make_arrays(6), []
+
+    def meddle(progress):
+        with pytest.raises(CheckpointError, match="another training is at work"):
+            train(tmp_path / "teacher", init, arrays, SHORT)
+        refused.append(progress.step)
+
+    train(tmp_path / "teacher", init, arrays, SHORT, report=meddle)
+    train(tmp_path / "alone", init, arrays, SHORT)
+    assert refused == [2, 4]
+    one, other = (weights_digest(checkpoint.load(tmp_path / n)[0]) for n in ("teacher", "alone"))
+    assert one == other
+    assert LOCK not in names(tmp_path / "teacher")
+
+
+def test_a_training_that_was_killed_leaves_a_folder_that_goes_on(tmp_path):
+    run = RunFolder(tmp_path)
+    process = os.fork()
+    if not process:
+        with run.claim({"seed": 1}):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(process, 0)
+    assert LOCK in names(tmp_path)
+    with run.claim({"seed": 1}):
+        pass
+    assert LOCK not in names(tmp_path)

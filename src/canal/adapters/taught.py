@@ -38,11 +38,11 @@ def save_taught(folder: Path, init: Path, release: AdapterRelease) -> Checkpoint
     check_contents(release)
     network, start = load_taught(init, release)
     run = RunFolder(folder)
-    run.claim({"init": start.initialisation, "release": release.digest})
-    if run.is_finished:
-        return checkpoint.describe(folder)
-    notes = {"role": "student", "mode": "applied", "images": 0, "release": release.digest}
-    notes |= release.stamp
-    description = replace(start, notes=notes)
-    run.finish(network, description)
-    return description
+    with run.claim({"init": start.initialisation, "release": release.digest}):
+        if run.is_finished:
+            return checkpoint.describe(folder)
+        notes = {"role": "student", "mode": "applied", "images": 0, "release": release.digest}
+        notes |= release.stamp
+        description = replace(start, notes=notes)
+        run.finish(network, description)
+        return description

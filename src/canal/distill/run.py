@@ -106,43 +106,42 @@ def train(
         )
     source = None if release is None else release.digest
     run = RunFolder(folder)
-    run.claim(
-        {
-            "init": start.initialisation,
-            "mode": mode,
-            "release": source,
-            "distill": asdict(distill) if targets else None,
-            **provenance(arrays, training),
-        }
-    )
-    if run.is_finished:
-        return checkpoint.describe(folder)
-    description = replace(
-        start,
-        data=arrays.digest,
-        notes={
-            "role": "student",
-            "mode": mode,
-            "images": len(arrays.ids),
-            "labelled": int(arrays.labelled.sum()),
-            "release": source,
-            **(release.stamp if isinstance(release, Folder) and mode != "noise-only" else {}),
-        },
-    )
-    learner = network
-    if targets is not None:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(training.seed)
-            dims = architecture.spatial_dims
-            learner = Student(network, start.tap, architecture.channels, targets.channels, dims)
-    objective = (
-        Objective(arrays, targets, distill, training.steps)
-        if taught is None
-        else Predictions(arrays, opinion([taught]))
-    )
-    run.train(learner, arrays, training, report, objective)
-    run.finish(network, description)
-    return description
+    resolved = {
+        "init": start.initialisation,
+        "mode": mode,
+        "release": source,
+        "distill": asdict(distill) if targets else None,
+        **provenance(arrays, training),
+    }
+    with run.claim(resolved):
+        if run.is_finished:
+            return checkpoint.describe(folder)
+        description = replace(
+            start,
+            data=arrays.digest,
+            notes={
+                "role": "student",
+                "mode": mode,
+                "images": len(arrays.ids),
+                "labelled": int(arrays.labelled.sum()),
+                "release": source,
+                **(release.stamp if isinstance(release, Folder) and mode != "noise-only" else {}),
+            },
+        )
+        learner = network
+        if targets is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(training.seed)
+                dims = architecture.spatial_dims
+                learner = Student(network, start.tap, architecture.channels, targets.channels, dims)
+        objective = (
+            Objective(arrays, targets, distill, training.steps)
+            if taught is None
+            else Predictions(arrays, opinion([taught]))
+        )
+        run.train(learner, arrays, training, report, objective)
+        run.finish(network, description)
+        return description
 
 
 def _fitting(release: Published | None, mode: Mode) -> Published | None:

@@ -174,6 +174,6 @@ class PooledCell(Cell):
         everybody, (network, start) = stage.part("pooled"), checkpoint.load(stage.init)
         for name, settings in (("bent", stage.beginning), ("settled", stage.settling)):
             run = RunFolder(places.runs / self.slug / name)
-            run.claim({"init": start.initialisation, **provenance(everybody, settings)})
-            run.train(network, everybody, settings, stage.told(f"pooled, {name}"))
+            with run.claim({"init": start.initialisation, **provenance(everybody, settings)}):
+                run.train(network, everybody, settings, stage.told(f"pooled, {name}"))
         return scored([network.eval()], stage.part("test"))

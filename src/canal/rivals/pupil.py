@@ -42,9 +42,9 @@ def train(
     """
     network, start = checkpoint.load(init)
     run = RunFolder(folder)
-    run.claim({"init": start.initialisation, "said": source, **provenance(arrays, training)})
-    if run.is_finished:
-        return checkpoint.load(folder)[0]
-    run.train(network, arrays, training, report, Predictions(arrays, say))
-    run.finish(network, replace(start, data=arrays.digest, notes={"role": "student"}))
-    return network
+    with run.claim({"init": start.initialisation, "said": source, **provenance(arrays, training)}):
+        if run.is_finished:
+            return checkpoint.load(folder)[0]
+        run.train(network, arrays, training, report, Predictions(arrays, say))
+        run.finish(network, replace(start, data=arrays.digest, notes={"role": "student"}))
+        return network

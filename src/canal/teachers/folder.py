@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 SETTINGS = "settings.json"
 LOG = "log.txt"
+LOCK = "lock"
 Report = Callable[[Progress], None]
 
 
@@ -36,9 +40,43 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def claim(self, resolved: dict[str, Any]) -> None:
-        """Write down what this folder is for, or see that it is for the same."""
+    @contextmanager
+    def claim(self, resolved: dict[str, Any]) -> Iterator[None]:
+        """Write down what this folder is for, or see that it is for the same; work there alone.
+
+        The system lets go of the lock of a process that was killed, so its run goes on.
+
+        Args:
+            resolved: what determines the run.
+
+        Raises:
+            CheckpointError: another run is at work there, or the folder is for another.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
+        if self.is_finished:
+            self._check(resolved)
+            yield
+            return
+        place = self.path / LOCK
+        with place.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Whoever had it may have ended in between, and taken the file away.
+                mine = place.exists() and os.path.samestat(place.stat(), os.fstat(lock.fileno()))
+            except BlockingIOError:
+                mine = False
+            if not mine:
+                raise CheckpointError(
+                    f"another training is at work in {self.path}; wait for it, or give another "
+                    "folder"
+                )
+            try:
+                self._check(resolved)
+                yield
+            finally:
+                place.unlink(missing_ok=True)
+
+    def _check(self, resolved: dict[str, Any]) -> None:
         path = self.path / SETTINGS
         content = (json.dumps(resolved, indent=1) + "\n").encode()
         if not path.is_file():

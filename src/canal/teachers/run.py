@@ -57,22 +57,22 @@ def initialise(
         check_fit(architecture, size, arrays, "the initialisation")
         origin |= provenance(arrays, settings)
     run = RunFolder(folder)
-    run.claim(origin)
-    if arrays is not None:
-        _keep_digests(folder, arrays, private=False)
-    if run.is_finished:
-        return checkpoint.describe(folder)
-    if arrays is not None:
-        run.train(network, arrays, settings, report)
-    description = Checkpoint(
-        architecture=architecture.to_json(),
-        initialisation=weights_digest(network),
-        data=arrays.digest if arrays is not None else "",
-        size=size,
-        notes={"role": "initialisation", "seed": seed, "trained": arrays is not None},
-    )
-    run.finish(network, description)
-    return description
+    with run.claim(origin):
+        if arrays is not None:
+            _keep_digests(folder, arrays, private=False)
+        if run.is_finished:
+            return checkpoint.describe(folder)
+        if arrays is not None:
+            run.train(network, arrays, settings, report)
+        description = Checkpoint(
+            architecture=architecture.to_json(),
+            initialisation=weights_digest(network),
+            data=arrays.digest if arrays is not None else "",
+            size=size,
+            notes={"role": "initialisation", "seed": seed, "trained": arrays is not None},
+        )
+        run.finish(network, description)
+        return description
 
 
 def go_on(
@@ -190,17 +190,17 @@ def _train(
     architecture = UNetArchitecture.from_json(start.architecture)
     check_fit(architecture, start.size, arrays, str(init))
     run = RunFolder(folder)
-    run.claim({origin: start.initialisation, **provenance(arrays, settings)})
-    if origin == "init":
-        _keep_digests(folder, arrays, private=True)
-    elif (before := trained_on(init)) is not None:
-        _keep_digests(folder, arrays, before, private=False)
-    if run.is_finished:
-        return checkpoint.describe(folder)
-    run.train(network, arrays, settings, report)
-    description = describe(network, start)
-    run.finish(network, description)
-    return description
+    with run.claim({origin: start.initialisation, **provenance(arrays, settings)}):
+        if origin == "init":
+            _keep_digests(folder, arrays, private=True)
+        elif (before := trained_on(init)) is not None:
+            _keep_digests(folder, arrays, before, private=False)
+        if run.is_finished:
+            return checkpoint.describe(folder)
+        run.train(network, arrays, settings, report)
+        description = describe(network, start)
+        run.finish(network, description)
+        return description
 
 
 def _keep_digests(
