@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import shlex
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,11 @@ def test_the_page_tells_what_is_said(story):
     assert "all weights" in card
     assert "The directions, <code>basis.safetensors</code>" in card
     assert "&lt;" not in card
-    assert "One patient added or removed (all 5 rounds): told apart" in said["audit adapters"]
-    assert "patients of dermoscopy, the one that moved this release most" in said["audit adapters"]
+    assert "One patient added or removed, on all 5 rounds of this folder" in said["audit adapters"]
+    assert (
+        "What real patients lost was looked at, and the accounting covers it"
+        in (said["audit adapters"])
+    )
     assert "Nothing that was stated is refuted" in said["audit adapters"]
     # The last line of the page that trains adapters is the rehearsal.
     assert said["adapters train"].startswith("NOT PRIVATE: the noise is seeded")
@@ -187,6 +191,29 @@ def test_another_number_is_named(home):
     assert "epsilon = 8.0 there, 7.0 asked" in said
 
 
+def test_a_number_that_is_far_off_is_asked_about_at_the_terminal_alone(home, monkeypatch):
+    """What is here is shown to who sits there; no file has it, and no refusal."""
+    words = (*FEW, "--patients", "99", "--rounds", "1", "--seed", "1", "--out", "far")
+    with monkeypatch.context() as patched:
+        patched.setattr("canal.cli.adapters._is_attended", lambda: True)
+        patched.setattr("sys.stdin", StringIO("n\n"))
+        said = call_here(home, *words, code=2)
+        assert "nothing was charged" in said
+        here_are = re.search(r"--patients 99, and (\d+) are here", said)[1]
+        assert not (home / "far").exists()
+        patched.setattr("sys.stdin", StringIO("y\n"))
+        code, said, complained = here(home, home / "cache", *words)
+        assert (code, f"and {here_are} are here" in complained) == (0, True)
+        assert here_are not in said.replace("99", "").split()
+    refused = call_here(home, *words[:-1], "far-again", code=2)
+    assert here_are not in refused.split()
+    call_here(home, *words[:-1], "far-yes", "--yes")
+    for folder in ("far", "far-yes", "far.private", "far-yes.private"):
+        for path in (home / folder).rglob("*.json"):
+            assert "are here" not in path.read_text()
+    assert contents(home / "far-yes") == contents(home / "far")
+
+
 def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
     budget = [word for site in SITES for word in ("--cohort", site)]
     unit = ("--unit", "patient", "--epsilon", "8")
@@ -223,6 +250,9 @@ def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
         ((), "--patients is missing"),
         (("--count-patients", "0.01"), "--patients is missing"),
         (("--patients", "0"), "patients = 0"),
+        (("--patients", "99"), "say --yes if it is meant, or give a number that anybody may know"),
+        (("--patients", "2"), "is far from how many are here"),
+        (("--patients", "2", "--count-patients", "0.01"), "is far from how many are here"),
         (("--patients", "9", "--count-patients", "1"), "count = 1.0"),
         (
             ("--patients", "9", "--count-patients", "0.1", "--relation", "replace"),
@@ -287,7 +317,7 @@ def test_sites_without_a_split_have_their_own_folders(home, sites, word):
         ),
         (
             ("student", "train", *SOURCE, *SHORT, "--init", "tuned", *ADAPTERS),
-            "not the initialisation that the release started from",
+            "what was released says nothing about another network",
         ),
         (("adapters", "apply", "--release", "init", "--init", "init"), "holds no release"),
         (

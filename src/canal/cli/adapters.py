@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ adapters_app = typer.Typer(
     no_args_is_help=True,
     help="Teach some parameters of the shared network, at patient level; use what was learned.",
 )
+# A number of patients that is off by more than this factor is asked about.
+_FAR = 3
 _PLAN, _STEPS = "plan", "steps, which cost nothing"
 _Init = Annotated[Path, typer.Option(help="Folder of the shared initialisation.")]
 
@@ -138,6 +141,10 @@ def train(
         int | None,
         typer.Option(help="Images a pass; fewer take less memory.", rich_help_panel=_STEPS),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="The number of patients is meant, however many are here."),
+    ] = False,
     purpose: options.Purpose = "",
     contact: options.Contact = "",
     seed: Annotated[
@@ -201,6 +208,8 @@ def train(
         for name, folder in sites.items()
     ]
     workspace = Workspace(out)
+    if not (yes or workspace.is_begun):
+        _ask_if_far(patients, sum(map(len, people)), at_most=bool(count_patients))
     if book is not None and charged and not workspace.is_begun:
         # Again when it is charged; but measuring takes a while, and would be for nothing.
         book.check(charges(plan.calibrate(), list(sites)))
@@ -243,6 +252,41 @@ def apply(
     save_taught(out, init, opened)
     warn(opened)
     typer.echo(f"{out}: the initialisation, taught in {len(opened)} rounds")
+
+
+def _ask_if_far(stated: int, here: int, *, at_most: bool) -> None:
+    """Ask whoever sits here whether a number of patients is meant; nothing of it is written down.
+
+    Args:
+        stated: N, public.
+        here: how many there are; private.
+        at_most: N is the most that are expected.
+    """
+    from canal.errors import InvalidValueError
+
+    if here <= _FAR * stated and (at_most or stated <= _FAR * here):
+        return
+    instead = (
+        "a number that anybody may know (not the one that is here: it would tell whether one more "
+        "was there), or have them counted with --count-patients"
+    )
+    if not _is_attended():
+        raise InvalidValueError(
+            f"--patients {stated} is far from how many are here, so steps would be of another "
+            f"length; say --yes if it is meant, or give {instead}"
+        )
+    typer.echo(
+        f"--patients {stated}, and {here} are here; steps would be of another length. This line is "
+        "for you alone.",
+        err=True,
+    )
+    if not typer.confirm(f"Go on with {stated}?", err=True):
+        raise InvalidValueError(f"nothing was charged; give {instead}")
+
+
+def _is_attended() -> bool:
+    """Whether somebody sits at a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> dict[str, Path]:
