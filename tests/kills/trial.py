@@ -301,13 +301,11 @@ class Trial:
 
     def _disturb(self, made, more, allowed, out, first="") -> None:
         """Kill once, and perhaps again and again."""
-        again = True
+        aim, again = first or self.rng.choice(AIMS), True
         while again:
-            aim = first or self.rng.choice(AIMS)
-            first = ""
             whom = self.rng.choice(("all", self.command.main, *self.command.others))
             kill = Kill(aim, self.rng.uniform(0, self.usual[aim]), whom)
-            again = self.rng.random() < AGAIN
+            aim, again = self.rng.choice(AIMS), self.rng.random() < AGAIN
             said, _ = self.run.once(out, more[out], kill)
             if said != "killed":
                 return
@@ -318,7 +316,7 @@ class Trial:
                     "command": self.command.name,
                     "killed": whom,
                     "at": stage(self.command, self.place, out),
-                    "aim": f"{aim} + {kill.after:.4f}",
+                    "aim": f"{kill.aim} + {kill.after:.4f}",
                     **dict.fromkeys(KINDS, 0),
                     **found,
                     "code": code_digest()[:8],
@@ -377,9 +375,10 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
     ==========  ===============================================================================
     `double`    a release charged twice to one cohort, or more releases charged than were asked
                 for
-    `lost`      something drawn or published that is not charged: no reservation, no commitment
-                to the digest of what is in its place, two contents for one charge; in the end,
-                a release that was charged and is not there, or that fails `canal release verify`
+    `lost`      something drawn, sent by a site or published that is not charged: no reservation,
+                no commitment to the digest of what is in its place, two contents for one charge;
+                in the end, nothing published for a charge, a refusal that no copy explains, or
+                a release that fails `canal release verify`
     `keys`      in the end or beside a published release, a key anywhere: in memory, in a private
                 folder, in a journal of a site, or its bytes in any file
     `alive`     a process that survived
@@ -407,8 +406,9 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
             key = (manifest.ledger or {}).get("key", "")
             mine = {note for other, note in committed if other == key}
             found["lost"] += key not in keys or mine != {manifest.digest}
-        drawn = any(any(_drawn(Workspace(out))) for out in outs)
-        found["lost"] += drawn and not keys
+        drawn = [path for out in outs for path in _drawn(Workspace(out))]
+        answered = list(path.parent.glob("sessions/*/answer-*"))
+        found["lost"] += bool(drawn or answered) and not keys
     kept = _kept(place)
     run.secrets |= set(kept.values())
     if over and not published:
@@ -426,10 +426,10 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
     return +found
 
 
-def _drawn(workspace: Workspace):
+def _drawn(workspace: Workspace) -> list[Path]:
     """What depends on patients, with noise, in a private folder."""
-    yield workspace.statistics.exists()
-    yield from (True for _ in workspace.staging.glob("*.safetensors"))
+    shards = workspace.staging.glob("*.safetensors")
+    return [*shards, *workspace.private.glob(workspace.statistics.name)]
 
 
 def _kept(place: Place) -> dict[Path, bytes]:
