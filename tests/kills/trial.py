@@ -35,9 +35,11 @@ KINDS = ("double", "lost", "keys", "alive")
 SYNC = 0.002  # seconds; folders of trials are in memory, where a sync takes no time
 PATIENCE = 120.0
 REFUSED = 2  # the exit code of whatever a person can mend
-# What one of two copies of a private folder may hear: the other was published, or has the key.
-OTHER_COPY = ("released before with other content", "is gone", "holds a release that is not ours")
+# What one of two copies of a private folder may hear, for the other was committed or destroyed the
+# key of both; that one is published.
+OTHER_COPY = ("released before with other content", "is gone", "this secret was destroyed")
 USUAL_RUNS = 2
+LOOKS = 20
 AGAIN = 1 / 2  # of being killed once more
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -293,7 +295,8 @@ class Trial:
             if made:
                 self._complete(made, more, out)
         if made:
-            made[-1] |= dict(findings(self.command, self.run, list(more), allowed, over=True))
+            found = findings(self.command, self.run, list(more), allowed, over=True)
+            made[-1] |= {kind: made[-1][kind] + found[kind] for kind in KINDS}
         return made
 
     def _shuffled(self, outs: Iterable[Path]) -> list[Path]:
@@ -391,6 +394,14 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
         allowed: releases that may be charged.
         over: whether the command came to its end.
     """
+    for _ in range(LOOKS - 1):
+        # Sites whose server was killed may still be clearing away what they have to.
+        with contextlib.suppress(FileNotFoundError):
+            return _look(command, run, outs, allowed, over)
+    return _look(command, run, outs, allowed, over)
+
+
+def _look(command: Command, run: Run, outs: list[Path], allowed: int, over: bool) -> Counter:
     found: Counter = Counter()
     place = run.place
     published = [out for out in outs if is_published(out)]
@@ -435,12 +446,9 @@ def _drawn(workspace: Workspace) -> list[Path]:
 def _kept(place: Place) -> dict[Path, bytes]:
     """Every key that is kept anywhere, whole or in part, and not zeros."""
     named = [each for each in place.folder.rglob("*") if each.name in _NAMES]
-    there = [*named, *place.keys.rglob("*")]
-    return {
-        each.resolve(): each.read_bytes()
-        for each in there
-        if each.is_file() and any(each.read_bytes())
-    }
+    files = [each for each in (*named, *place.keys.rglob("*")) if each.is_file()]
+    there = {each.resolve(): each.read_bytes() for each in files}
+    return {path: value for path, value in there.items() if any(value)}
 
 
 _NAMES = {"secret", ".secret", "keys", ".keys"}
