@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from canal.cli import app
-from canal.errors import InvalidValueError
+from canal.errors import DataError, InvalidValueError
 from canal.report.run import Run
 
 SITES = ("dermoscopy", "endoscopy", "ultrasound")
@@ -45,16 +45,26 @@ def call(home, monkeypatch, capsys):
     return typed
 
 
-def test_all_attacks_end_in_one_report(home, call):
+def test_all_attacks_end_in_one_report(home, call, tmp_path):
     said = call(f"attack membership release {ASKED} --out found/images.json")
     assert said.startswith("The attack tells")
     assert said.endswith("found/images.json\n")
     patients = f"--level patient --site {SITES[0]} --init init --shadows 8 --runs shadows"
-    found = json.loads(call(f"attack membership release {ASKED} {patients} --json"))
+    own = tmp_path / "own.json"
+    said = call(f"attack membership release {ASKED} {patients} --private {own}")
+    # What was found of the hospital's own patients, their number included, is in its file alone.
+    assert said == f"{own}\n"
+    assert own.stat().st_mode & 0o777 == 0o600
+    found = json.loads(own.read_text())["found"]
     assert found["allowed"]["unit"] == "patient"
     assert 0 <= found["control"]["auc"] <= 1
     assert len(list((home / "shadows").iterdir())) == 8
-    call(f"attack membership release {ASKED} {patients} --out found/patients.json")
+    assert "This is no terminal" in call(f"attack membership release {ASKED} {patients}")
+    (home / "own.json").write_bytes(own.read_bytes())
+    with pytest.raises(DataError, match="must not leave the hospital"):
+        call("report .")
+    (home / "own.json").unlink()
+    call(f"attack membership release {ASKED} {patients} --canaries 4 --out found/patients.json")
     said = call(
         f"attack inversion release {ASKED} --steps 2 --out found/pictures.json --pictures sheet.png"
     )
@@ -66,7 +76,8 @@ def test_all_attacks_end_in_one_report(home, call):
     assert {each.name for each in run.evidence} == {"Feature inversion", "Audit"}
     call("report .")
     page = (home / "report.html").read_text()
-    assert "Membership of patients of dermoscopy" in page
+    assert "Membership of 4 canaries" in page
+    assert "of dermoscopy" not in page
 
 
 def test_one_patient_less_is_a_canary(home, call, tmp_path):
@@ -97,11 +108,12 @@ def test_canaries_who_left_no_trace_show_nothing(home, call):
     assert low < found["control"]["auc"] <= high
 
 
-def test_patients_of_gradient_rounds(home, call):
+def test_patients_of_gradient_rounds(home, call, tmp_path):
     rounds = "--rounds 2 --part norms --part head --directions 0"
     call(f"adapters train {SOURCE} --init init --out rounds {rounds} --patients 30 --seed 1")
     ask = "attack membership rounds --level patient --init init --queries data --split split.json"
-    found = json.loads(call(f"{ask} --json"))
+    call(f"{ask} --private {tmp_path / 'own.json'}")
+    found = json.loads((tmp_path / "own.json").read_text())["found"]
     assert found["control"]["auc"] == 1
     assert found["allowed"]["unit"] == "membership"
     said = call(f"{ask} --canaries 4 --out found/rounds.json")
@@ -129,6 +141,13 @@ def test_patients_of_gradient_rounds(home, call):
         (f"membership release {ASKED} --level patient --site {SITES[0]}", "give --init"),
         (f"membership release {ASKED} --others data", "not members"),
         (f"membership release {ASKED} --canaries 4", "--canaries is of an attack on patients; say"),
+        ("membership release --level patient --out x.json", "keep it with --private FILE, or look"),
+        (
+            "membership release --level patient --json",
+            "--json is for the public, and what is",
+        ),
+        ("membership release --private x.json", "only --level patient without --canaries"),
+        ("membership release --level patient --private x.json", "which holds what others may read"),
         (
             f"membership release {ASKED} --canaries 4 --init init",
             "--canaries and --init are of an attack on patients; say --level patient, or leave",
@@ -163,15 +182,14 @@ def test_what_cannot_work_is_refused_before_a_shadow_is_trained(
     assert not (home / "few").exists()
 
 
-def test_the_fewest_shadows_are_enough(call):
+def test_the_fewest_shadows_are_enough(call, tmp_path):
     """The bound is where the attack itself begins to work, not above it."""
     asked = f"{ASKED} --level patient --site {SITES[0]} --init init --runs fewest --shadows 6"
-    assert "6 shadows" in json.loads(call(f"attack membership release {asked} --json"))["attack"]
+    call(f"attack membership release {asked} --private {tmp_path / 'own.json'}")
+    assert "6 shadows" in json.loads((tmp_path / "own.json").read_text())["found"]["attack"]
 
 
 def test_nobody_of_that_name(call):
-    from canal.errors import DataError
-
     with pytest.raises(DataError, match="nobody called 'Nemo'"):
         call(
             f"teacher train {SOURCE} --cohort {SITES[0]} --init init --out x --without Nemo {SHORT}"

@@ -1,9 +1,13 @@
 """Canaries in releases of features and of rounds: found without noise; the page says what is so."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from canal.attacks.finding import STRONG
+from canal.attacks.roc import allowed_auc
+from canal.experiments.cell import Places
 from canal.experiments.course import Course
 from canal.experiments.grid import missing, run_grid
 from canal.experiments.patients import (
@@ -14,11 +18,14 @@ from canal.experiments.patients import (
     Planting,
     RoundsCell,
     ShadowsCell,
+    cells,
 )
 from canal.experiments.patients_table import markdown
 from canal.experiments.taught import Lesson
 from canal.teachers.settings import TrainingSettings
 
+ROOT = Path(__file__).parents[2]
+SEEDS = 1
 SHORT = TrainingSettings(steps=4, batch_size=8, save_every=4)
 
 
@@ -82,3 +89,22 @@ def test_without_noise_the_attack_finds_canaries(in_lines):
     assert canaries["auc"] > 0.8
     assert canaries["auc_interval"][0] > 0.5
     assert canaries["p"] <= 0.05
+
+
+def test_the_page_is_what_the_cells_say():
+    """And the attack has power everywhere, and is nowhere above what the noise allows."""
+    places = Places(ROOT, ROOT, ROOT / "results/attacks/patients.jsonl")
+    made = cells(SEEDS)
+    assert missing(made, places) == []
+    found = [cell.result(places) for cell in made]
+    page = (ROOT / "docs/attacks.md").read_text()
+    for table in markdown(found).split("\n\n"):
+        assert table.strip() in page
+    for cell in found:
+        for who in ("canaries", "ordinary"):
+            low = cell[who]["auc_interval"][0]
+            if cell["epsilon"] is None:
+                assert cell[who]["auc"] >= STRONG
+                assert low > 0.5
+            else:
+                assert low <= allowed_auc(cell["mu"])

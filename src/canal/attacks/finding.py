@@ -43,6 +43,8 @@ class Finding:
         baseline: what a plain attack got on the same evidence, by its name.
         control: the same attack where there is no noise: what it could find at best.
         interval: of the area, at 95 %, where scores are not independent; else it follows from them.
+        individual: whether it is about the very patients of a cohort: how many they are, and what
+            is found of them without noise, is for the hospital alone (`canal.attacks.individual`).
     """
 
     attack: str
@@ -53,6 +55,7 @@ class Finding:
     baseline: tuple[str, Roc] | None = None
     control: Played | None = None
     interval: tuple[float, float] | None = None
+    individual: bool = False
 
     @property
     def auc_interval(self) -> tuple[float, float]:

@@ -124,7 +124,9 @@ def attack_patients(
     mu = features_mu(release, "patient")
     control = attack_shadows(shadows, target.noise, seed, CONTROLS, noise=0)[0]
     return Finding(
-        *(name, release.manifest.digest, lira, "patient", mu, (PLAIN, plain)), control=control
+        *(name, release.manifest.digest, lira, "patient", mu, (PLAIN, plain)),
+        control=control,
+        individual=True,
     )
 
 

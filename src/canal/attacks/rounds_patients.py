@@ -155,7 +155,9 @@ def attack_rounds(
     seen = evidence if mu is not None else evidence.without_noise()
     scores = exact_ratios(seen.gram, seen.observed, rate)
     roc = Roc.of(scores[members], scores[~members])
-    return Finding(name, release.manifest.digest, roc, "membership", mu, control=control)
+    return Finding(
+        *(name, release.manifest.digest, roc, "membership", mu), control=control, individual=True
+    )
 
 
 def _mu(release: AdapterRelease) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from canal.cli.individual import show
 from canal.cli.network import load_part
 from canal.data.case import ACCEPTABLE
 from canal.teachers.settings import DataSettings
@@ -112,18 +113,42 @@ def membership(
             rich_help_panel=_PATIENTS,
         ),
     ] = 0,
+    private: Annotated[
+        Path | None,
+        typer.Option(
+            help="A JSON file for the hospital alone, outside of the run: what an attack on its "
+            "own patients, without --canaries, found.",
+            rich_help_panel=_PATIENTS,
+            show_default=False,
+        ),
+    ] = None,
     out: _Out = None,
     as_json: _Json = False,
 ) -> None:
     """Who is in it? The best guess of one who knows the mechanism and the other teachers.
 
     At patient level the attack is also made where there is no noise, on the same evidence: if it
-    finds nobody there either, that it fails on the release shows nothing.
+    finds nobody there either, that it fails on the release shows nothing. What it finds of a
+    hospital's own patients has no noise; it is shown at a terminal, and kept with --private.
     """
     from canal.adapters.kinds import open_release
     from canal.adapters.store import AdapterRelease
+    from canal.attacks import individual
     from canal.errors import InvalidValueError
 
+    if level == "patient" and not canaries and (out is not None or as_json):
+        raise InvalidValueError(
+            f"{'--json' if out is None else f'--out {out}'} is for the public, and what is found "
+            "of a hospital's own patients has no noise, their number included; keep it with "
+            "--private FILE, or look for --canaries instead"
+        )
+    if private is not None:
+        if level == "image" or canaries:
+            raise InvalidValueError(
+                f"--private {private} would be empty: only --level patient without --canaries "
+                "looks for a hospital's own patients; say --out"
+            )
+        individual.check_place(private, release, out)
     people = _People(site, tuple(cohort or ()), init, shadows, canaries, canary, runs, seed)
     if isinstance(opened := open_release(release), AdapterRelease):
         if level != "patient" or teacher:
@@ -146,7 +171,14 @@ def membership(
             )
         scene = _Scene(release, teacher, queries, split, part, others)
         found = _match(scene) if level == "image" else _ask_shadows(scene, people)
-    _tell(found.to_json(), out, as_json=as_json)
+    if not found.individual:
+        _tell(found.to_json(), out, as_json=as_json)
+        return
+    if private is not None:
+        individual.write(private, {"found": found.to_json()})
+    show(found.words(), private)
+    if private is not None:
+        typer.echo(private)
 
 
 @attack_app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from canal.cli.card import print_json
+from canal.cli.individual import show
 from canal.cli.network import Normal, load_part
 from canal.data.case import ACCEPTABLE
 from canal.errors import InvalidValueError
@@ -178,27 +178,12 @@ def audit(
         for sentence in found.words():
             typer.echo(sentence)
         if kept is not None:
-            _show(kept["words"], private)
+            show(kept["words"], private)
         for file in (out, private):
             if file is not None:
                 typer.echo(file)
     if not found.holds:
         raise typer.Exit(2)
-
-
-def _show(figures: Sequence[str], private: Path | None) -> None:
-    """To whoever sits there, and to no file that a shell makes of it."""
-    from canal.attacks.individual import STAYS
-
-    if sys.stdout.isatty():
-        for sentence in figures:
-            typer.echo(sentence)
-        typer.echo(STAYS)
-    elif private is None:
-        typer.echo(
-            "This is no terminal, so figures of patients are not printed; --private FILE keeps "
-            "them for the hospital."
-        )
 
 
 def _play(auditor: Auditor) -> Audit:

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from canal.data.cache import Arrays
 
 SITE = "site-1"
-SEEDS = 3
 # Digits of a score that are kept; those under much noise are small, so not a number of decimals.
 _DIGITS = 4
 
@@ -351,7 +350,7 @@ def _kept(played: Played) -> dict[str, Any]:
 
 
 def cells(
-    seeds: int = SEEDS, data_sets: Sequence[str] = ("Kvasir-SEG", "BUSI")
+    seeds: int, data_sets: Sequence[str] = ("Kvasir-SEG", "BUSI")
 ) -> list[FeaturesCell | RoundsCell]:
     """Everything that the table is made of; all data sets with one seed, then with the next."""
     found: list[FeaturesCell | RoundsCell] = []
