@@ -95,7 +95,7 @@ def patients(
         Path, typer.Option(help="A file of lines, to which every finished cell is added.")
     ] = Path("results/attacks/patients.jsonl"),
     runs: _Runs = Path("runs"),
-    seeds: Annotated[int, typer.Option(help="How many, from 0 on.")] = 3,
+    seeds: Annotated[int, typer.Option(help="How many, from 0 on.")] = 2,
     jobs: _Jobs = 1,
 ) -> None:
     """Look for patients and canaries in releases of features and of gradient rounds."""

@@ -40,7 +40,8 @@ def _table(cells: Cells) -> str:
     data_sets = dict.fromkeys(map(_data_set, cells))
     columns += [(f"{name}: AUC", partial(_area, name)) for name in data_sets]
     if "played" in cells[0]["canaries"]:
-        columns.append(("with others known", _others_known))
+        columns.append(("all, replayed", lambda arm, who: _areas([c[who]["played"] for c in arm])))
+        columns.append(("others known", _others_known))
     columns += [
         ("AUC allowed", lambda arm, who: _allowed_auc(arm)),
         ("TPR at 1 % FPR", lambda arm, who: _found(arm, who, 0.01)),
@@ -59,16 +60,18 @@ def _data_set(cell: dict[str, Any]) -> str:
 
 
 def _area(name: str, arm: Cells, who: str) -> str:
-    """The mean over seeds, with the interval of that mean: seeds are independent."""
-    found = [cell[who] for cell in arm if _data_set(cell) == name]
+    return _areas([cell[who] for cell in arm if _data_set(cell) == name])
+
+
+def _areas(found: Cells) -> str:
+    """Their mean, with the interval of that mean: seeds and data sets are independent."""
     if not found:
         return "–"
-    areas = [each["auc"] for each in found]
+    mean = float(np.mean([each["auc"] for each in found]))
     low, high = (
         math.hypot(*(each["auc_interval"][end] - each["auc"] for each in found)) / len(found)
         for end in (0, 1)
     )
-    mean = float(np.mean(areas))
     return f"{mean:.3f} ({max(0.0, mean - low):.3f} to {min(1.0, mean + high):.3f})"
 
 
@@ -84,15 +87,18 @@ def _found(arm: Cells, who: str, rate: float) -> str:
     found = [cell[who] for cell in arm]
     if all("played" in each for each in found):
         shares = [each["played"]["tpr"].get(f"{rate:g}") for each in found]
-        return "–" if None in shares else _share(np.mean([share[0] for share in shares]))
-    members, others = (
-        np.concatenate([each["scores"][side] for each in found]) for side in ("members", "others")
+        return "–" if None in shares else _share(*np.mean(shares, axis=0).tolist())
+    roc = Roc.of(
+        *(
+            np.concatenate([each["scores"][side] for each in found])
+            for side in ("members", "others")
+        )
     )
-    return _share(Roc.of(members, others).tpr(rate)) if rate * len(others) >= 1 else "–"
+    return _share(roc.tpr(rate), *roc.tpr_interval(rate)) if rate * len(roc.others) >= 1 else "–"
 
 
-def _share(found: float | np.floating[Any]) -> str:
-    return f"{100 * found:.1f} %"
+def _share(found: float, low: float, high: float) -> str:
+    return f"{100 * found:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def _epsilon(arm: Cells) -> str:
