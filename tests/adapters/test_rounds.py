@@ -208,4 +208,4 @@ def test_a_plan_for_other_sites_is_refused(places, make_release):
 
 def test_sites_of_this_process_are_charged_to_some_ledger(places, make_cohorts, shared, make_plan):
     with pytest.raises(ReleaseError, match="no ledger of their own"):
-        aggregate(places().out, make_cohorts(), shared().start, make_plan())
+        aggregate(places().out, make_cohorts(), shared().start, make_plan(), overlap={})

@@ -146,4 +146,5 @@ def test_noise_that_protects_somebody_is_never_paired(places, make_cohorts, shar
             *(place.out, make_cohorts(), shared().start, make_plan()),
             ledger=place.ledger,
             paired=True,
+            overlap={},
         )

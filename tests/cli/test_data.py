@@ -1,6 +1,7 @@
 """Data that `canal data check` would refuse: no command learns from them, and nobody pays."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -82,3 +83,32 @@ def test_names_in_a_file_of_settings(home):
     call_here(home, *train, *short, "--config", "canal.toml")
     (home / "canal.toml").write_text('[data]\naccept = ["everything"]\n')
     assert "choose of missing-mask" in call_here(home, *train, "--config", "canal.toml", code=2)
+
+
+TWICE = "3 images of cohort 'north' are in cohort 'south' too"
+OWN = "3 images of the queries are in cohort 'north'"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--data", "copy", "--cohort", "south", "--queries", "others"), TWICE),
+        (("--queries", "copy"), OWN),
+        ((), "give their folder with --queries"),
+    ],
+    ids=["two cohorts", "queries", "no queries"],
+)
+def test_a_copied_folder_is_no_other_folder(home, given, said):
+    """Its images have other names; without a split, nobody's images pass for the recipient's."""
+    for path in sorted((home / "good").rglob("*.png")):
+        copied = home / "copy" / path.parent.name / f"other-{path.name}"
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copied)
+    call_here(
+        home, "data", "synthetic", "others", "--count", "3", "--size", "32", "--channels", "1"
+    )
+    asked = ("adapters", "train", "--init", "init", "--data", "good", "--cohort", "north")
+    more = ("--patients", "3", "--rounds", "1", "--part", "head", "--out", "made")
+    assert said in " ".join(call_here(home, *asked, *given, *more, code=2).split())
+    assert {row.action for row in Ledger(home / "ledger.sqlite").rows()} == {"budget"}
+    assert not (home / "made").exists()

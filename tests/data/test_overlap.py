@@ -71,3 +71,60 @@ def test_unknown_is_not_nothing_and_damage_is_said(tmp_path):
         (tmp_path / overlap.TRAINED_ON).write_text(damage)
         with pytest.raises(DataError, match=r"does not say which images .*; train again"):
             overlap.read(tmp_path)
+
+
+def content(*seeds):
+    return frozenset(digest for seed in seeds for digest in overlap.digests(make(seed=seed)))
+
+
+NOBODY = frozenset()
+ALL = {"cohorts": "checked", "queries": "checked", "initialisation": "checked"}
+
+
+def test_what_has_nothing_in_common_was_checked():
+    cohorts = {"north": content(1), "south": content(2)}
+    assert overlap.compare(cohorts, content(3), content(4)) == ALL
+    assert overlap.compare(cohorts, content(3), NOBODY) == ALL
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "queries", "initialisation", "said"),
+    [
+        ((content(1), content(1, 2)), content(3), NOBODY, "6 images of cohort 'north' are in coho"),
+        ((content(1), content(2)), content(3, 2), NOBODY, "6 images of the queries are in cohort"),
+        ((content(1), content(2)), content(3), content(2), "was trained on 6 images of cohort 'so"),
+        ((content(1), None), content(1), NOBODY, "6 images of the queries are in cohort 'north'"),
+    ],
+)
+def test_the_same_image_in_two_places_is_refused(cohorts, queries, initialisation, said):
+    named = dict(zip(("north", "south"), cohorts, strict=True))
+    with pytest.raises(DataError, match=said):
+        overlap.compare(named, queries, initialisation)
+
+
+def test_one_image_is_enough():
+    ours, theirs = content(1), frozenset([next(iter(content(1)))]) | content(2)
+    with pytest.raises(DataError, match=r"^1 image of cohort 'a' is in cohort 'b' too"):
+        overlap.compare({"a": ours, "b": theirs}, content(3), NOBODY)
+
+
+def test_unknown_is_said_and_is_not_checked():
+    away = overlap.compare(None, content(1), content(1))
+    assert set(away.values()) == {"not checked: the cohorts are at other hosts"}
+    assert overlap.compare(None, content(1), NOBODY)["initialisation"] == "checked"
+    some = overlap.compare({"north": content(1), "south": None}, content(2), None)
+    reason = "not checked: nobody kept which images these cohorts have: south"
+    assert some["cohorts"] == some["queries"] == reason
+    assert some["initialisation"] == "not checked: nobody kept which images it was trained on"
+    one = overlap.compare({"north": None}, content(2), NOBODY)
+    assert (one["cohorts"], one["queries"]) == ("checked", reason.replace("south", "north"))
+
+
+def test_lookalikes_are_counted_and_not_refused():
+    ours, theirs = make(5), make(4, seed=9, prefix="other")
+    images = theirs.images.copy()
+    images[:2] = np.clip(ours.images[3:].astype(int) + 1, 0, 255)
+    (said,) = overlap.lookalikes({"north": ours, "south": replace(theirs, images=images)})
+    assert said.startswith("2 images of north look like images of south (correlation above 0.975)")
+    assert "such as case-3 and other-0" in said
+    assert overlap.lookalikes({"north": ours, "south": theirs}) == []

@@ -1,6 +1,7 @@
 """A release of tiny networks, on a grid large enough to have frequencies, and its recipient."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def adapters(tmp_path_factory, init, arrays):
     from canal.adapters.shared import share
 
     shared = share(init, arrays, Adapter(("head",)), "none", views=0)
-    site = Patients("site", arrays, views=0)
+    site = Patients("site", replace(arrays, images=255 - arrays.images), views=0)
     cohorts = LocalCohorts([site], shared.network, shared.coordinates)
     plan = AdapterPlan(
         *(8.0, len(site), len(shared.coordinates)),

@@ -1,13 +1,17 @@
-"""An order for adapters, carried out in one process: what a federation is compared with."""
+"""What a federation makes, made in one process: what it is compared with, to the byte."""
 
 from canal.adapters.adapter import Adapter
 from canal.adapters.cohorts import LocalCohorts
 from canal.adapters.patients import Patients
-from canal.adapters.rounds import train
+from canal.adapters.rounds import aggregate as teach
 from canal.adapters.shared import count_parameters, share
 from canal.data.load import load
+from canal.data.overlap import compare, digests
 from canal.federation.aggregate import make_adapter_plan, read_queries
 from canal.models import checkpoint
+from canal.release.aggregator import aggregate
+from canal.release.options import Options
+from canal.release.sites import LocalSites
 
 
 def teach_alone(order, cohorts, folder):
@@ -19,4 +23,16 @@ def teach_alone(order, cohorts, folder):
     shared = share(init, asked, adapter, plan.allocation, directions=plan.directions)
     sites = [Patients(site, load(images, size=32, channels=1)) for site, images in cohorts.items()]
     local = LocalCohorts(sites, shared.network, shared.coordinates)
-    return train(folder, local, shared.start, plan, seed=order.seed)
+    elsewhere = compare(None, shared.start.asked, shared.start.trained_on)
+    return teach(folder, local, shared.start, plan, seed=order.seed, overlap=elsewhere)
+
+
+def ask_alone(folder, ensemble, queries, plan, seed):
+    """A release of features by the same teachers in one process, whose images nobody compared."""
+    options = Options()
+    return aggregate(
+        *(folder, LocalSites(ensemble, queries, options), queries, plan),
+        seed=seed,
+        overlap=compare(None, frozenset(digests(queries.arrays)), frozenset()),
+        options=options,
+    )

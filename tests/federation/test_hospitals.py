@@ -19,12 +19,11 @@ from canal.federation.job import submit, wait
 from canal.federation.settings import Order
 from canal.models import checkpoint
 from canal.privacy import Ledger
-from canal.release.aggregator import create
 from canal.release.ensemble import load_ensemble
 from canal.release.store import Release
 from canal.release.verification import verify
 from federation.hosts import SITES, Hosts, processes, running, until
-from federation.local import teach_alone
+from federation.local import ask_alone, teach_alone
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def alone(path, checkpoints, folder):
     queries = read_queries(order, checkpoint.describe(checkpoints.init))
     told = order.colluding if order.trust == "secure-sum" else 0
     plan = ensemble.plan(queries, order.preset, trust=order.trust, colluding=told, **order.plan)
-    return create(folder, ensemble, queries, plan, seed=order.seed)
+    return ask_alone(folder, ensemble, queries, plan, order.seed)
 
 
 @pytest.mark.slow  # in memory this is shown in the quick suite

@@ -9,10 +9,10 @@ from canal.errors import FederationError
 from canal.federation.aggregate import read_queries, run
 from canal.models import checkpoint
 from canal.privacy.ledger import Ledger
-from canal.release.aggregator import create
 from canal.release.ensemble import load_ensemble
 from canal.release.store import Release
 from canal.release.verification import verify
+from federation.local import ask_alone
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -33,7 +33,7 @@ def test_it_is_byte_for_byte_the_release_of_one_process(
     queries = read_queries(order, checkpoint.describe(checkpoints.init))
     colluding = order.colluding if trust == "secure-sum" else 0
     plan = ensemble.plan(queries, preset, trust=trust, colluding=colluding, **order.plan)
-    alone = create(tmp_path / "alone", ensemble, queries, plan, seed=5)
+    alone = ask_alone(tmp_path / "alone", ensemble, queries, plan, 5)
     assert files(made.path) == files(alone.path)
     assert not made.private
     assert all(not hospitals.charges(name) for name in hospitals.names)

@@ -80,7 +80,9 @@ class Transcript:
         shared = world.ensemble.teachers[1].tap
         remote = RemoteSites(self, "a" * 32, "secure-sum", shared, world.queries, Options())
         with pytest.raises(FederationError, match="stopped"):
-            aggregate(folder / "release", remote, world.queries, plan, options=Options())
+            aggregate(
+                folder / "release", remote, world.queries, plan, overlap={}, options=Options()
+            )
 
     @property
     def sites(self):

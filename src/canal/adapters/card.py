@@ -25,6 +25,7 @@ from canal.release.chart import Point, lines
 from canal.release.digits import number, short
 from canal.release.manifest import Manifest
 from canal.release.page import bullets, code, document, figure, section, sentences
+from canal.release.record import said_of_overlap
 
 NAMES = {"membership": "added", "patient": "replaced"}
 _STYLES = {"added": "patient", "replaced": "image"}
@@ -45,6 +46,7 @@ def render(manifest: Manifest) -> str:
         section("Mechanism", sentences(statement["mechanism"])),
         section("Not protected", sentences(statement["not_protected"])),
         section("Assumptions", sentences(statement["assumptions"])),
+        section("Who is where", sentences(said_of_overlap(manifest.record["overlap"]))),
         section("About this release", about_table(manifest)),
         section("In this folder", *_folder(manifest)),
         section("Ledger", *ledger_table(manifest)),

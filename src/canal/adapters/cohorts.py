@@ -12,6 +12,7 @@ from canal.adapters.basis import Basis
 from canal.adapters.gradients import Gradients
 from canal.adapters.machine import check_rows, made_up
 from canal.adapters.patients import Patients
+from canal.data.overlap import Contents, digests
 from canal.errors import ReleaseError
 
 if TYPE_CHECKING:
@@ -133,6 +134,11 @@ class LocalCohorts:
     def names(self) -> tuple[str, ...]:
         """Of the cohorts."""
         return tuple(site.cohort for site in self.sites)
+
+    @property
+    def contents(self) -> dict[str, Contents]:
+        """By cohort, the digests of its images; private."""
+        return {site.cohort: frozenset(digests(site.arrays)) for site in self.sites}
 
     @property
     def claims(self) -> list[list[str]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from canal.adapters.start import Start, settled
 from canal.adapters.statement import facts_of, noise_source, stamp, state
 from canal.adapters.store import ADAPTERS, TENSOR, AdapterRelease, write_basis
 from canal.adapters.update import Trajectory
+from canal.data.overlap import compare
 from canal.errors import ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Ledger
@@ -104,6 +105,7 @@ def train(
         seed=seed,
         paired=cohorts.paired,
         about=about,
+        overlap=compare(cohorts.contents, start.asked, start.trained_on),
         report=report,
     )
 
@@ -118,6 +120,7 @@ def aggregate(
     seed: int | None = None,
     paired: bool = False,
     about: About | None = None,
+    overlap: Mapping[str, str],
     report: Callable[[Told], None] = lambda told: None,
 ) -> AdapterRelease:
     """The same with sites that are in this process or elsewhere; those pay from their own ledgers.
@@ -131,6 +134,7 @@ def aggregate(
         seed: of the noise of a research run.
         paired: the same standard-normal draws for every plan with this seed.
         about: what its makers say about the release: purpose, contact.
+        overlap: which images were compared (`canal.data.overlap.compare`).
         report: told after every round.
     """
     local = isinstance(cohorts, LocalCohorts)
@@ -169,7 +173,7 @@ def aggregate(
             )
             receipt = run.pay()
             workspace.claim(claim)
-            run.make(receipt, keep(workspace.record, about))
+            run.make(receipt, keep(workspace.record, about, overlap))
         publish(workspace, plan, _names(plan.rounds), ledger, cohorts.finish)
     return AdapterRelease.open(workspace.out)
 

@@ -19,9 +19,10 @@ from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
 from canal.adapters.start import Start, found_in
 from canal.adapters.update import UpdateSettings
+from canal.data.overlap import contents, digests
 from canal.errors import DataError, InvalidValueError
 from canal.release.agreement import digest
-from canal.teachers.run import load_initialisation
+from canal.teachers.run import load_initialisation, trained_on
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -102,7 +103,10 @@ def share(
             chunk=chunk,
             progress=progress,
         )
-    start = Start(coordinates.read(), about.initialisation, public, update, views, measured)
+    start = Start(
+        *(coordinates.read(), about.initialisation, public, update, views, measured),
+        *(frozenset(digests(asked)), contents(trained_on(init))),
+    )
     return Shared(network, coordinates, start)
 
 

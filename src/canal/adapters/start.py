@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from canal.adapters.public import Public
 from canal.adapters.store import read_basis, write_basis
 from canal.adapters.update import UpdateSettings
+from canal.data.overlap import Contents
 from canal.files import replace_file
 from canal.release.workspace import Workspace
 
@@ -31,6 +32,8 @@ class Start:
         update: how the next network follows from a sum.
         views: of an image in a round, each varied another way; 0 for the image as it is.
         measured: digest of all that the public numbers were measured with; empty if unknown.
+        asked: digests of the recipient's images that they were measured on; None if unknown.
+        trained_on: digests of what the initialisation was trained on; None if unknown.
     """
 
     values: Tensor
@@ -39,6 +42,8 @@ class Start:
     update: UpdateSettings
     views: int = 1
     measured: str = ""
+    asked: Contents | None = None
+    trained_on: Contents | None = None
 
 
 def settled(workspace: Workspace, start: Start) -> Start:

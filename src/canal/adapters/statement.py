@@ -11,7 +11,7 @@ from canal.privacy.units import Unit
 from canal.release.conditions import check_noise, noise_source
 from canal.release.digits import short, upwards
 from canal.release.promise import NO_PROTECTION, detected, promise
-from canal.release.statement import Facts, central, secure_sum, stamp
+from canal.release.statement import Facts, central, secure_sum, several_times, stamp
 
 __all__ = ["facts_of", "noise_source", "stamp", "state"]
 
@@ -63,7 +63,7 @@ def state(calibrated: CalibratedAdapterPlan, facts: Facts) -> dict[str, Any]:
         "not_protected": _not_protected(calibrated.plan),
         "trust": _trust(plan, facts),
         "mechanism": _mechanism(calibrated, facts),
-        "assumptions": _assumptions(plan),
+        "assumptions": _assumptions(calibrated, facts),
     }
 
 
@@ -188,10 +188,12 @@ def _in_directions(plan: AdapterPlan) -> str:
     return f" in {plan.directions} directions of a public basis"
 
 
-def _assumptions(plan: AdapterPlan) -> list[str]:
+def _assumptions(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
+    plan = calibrated.plan
+    relations: dict[Unit, str] = {"membership": " (added or removed)", "patient": " (replaced)"}
     sentences = [
-        "No patient is in more than one cohort, or under two names in one. A patient who is twice "
-        "there has twice the distance to move things by.",
+        "No patient is in more than one cohort, or under two names in one."
+        + several_times(calibrated, relations, plan.patients, private=facts.private),
         "A patient is whom the records of a site name. Where they name lesions, sequences or cases "
         "instead, it is each of these that is protected, and a person with several pays more.",
         "Every cohort has a patient with a label, and nothing is wrong with its files that its "

@@ -166,10 +166,12 @@ def train(
     from canal.adapters.shared import count_parameters, share
     from canal.cli.progress import measuring
     from canal.cli.progress import rounds as watching
+    from canal.data.overlap import compare, contents, digests, lookalikes
     from canal.errors import InvalidValueError
     from canal.release.publication import check_protection
     from canal.release.record import About
     from canal.release.workspace import Workspace
+    from canal.teachers.run import trained_on
 
     if patients is None:
         raise InvalidValueError(
@@ -207,11 +209,18 @@ def train(
         Patients(name, images.load(folder, split, name), views=views, chunk=chunk)
         for name, folder in sites.items()
     ]
+    # Again when it is charged; but measuring takes a while, and would be for nothing.
+    compare(
+        {each.cohort: frozenset(digests(each.arrays)) for each in people},
+        frozenset(digests(asked)),
+        contents(trained_on(init)),
+    )
+    for words in lookalikes({each.cohort: each.arrays for each in people} | {"the queries": asked}):
+        typer.echo(f"{words}. This line is for you alone.", err=True)
     workspace = Workspace(out)
     if not (yes or workspace.is_begun):
         _ask_if_far(patients, sum(map(len, people)), at_most=bool(count_patients))
     if book is not None and charged and not workspace.is_begun:
-        # Again when it is charged; but measuring takes a while, and would be for nothing.
         book.check(charges(plan.calibrate(), list(sites)))
     with measuring("measuring on public images") as progress:
         shared = share(

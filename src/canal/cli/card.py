@@ -50,12 +50,17 @@ def print_card(release: AnyRelease) -> None:
     """Everything that the statement says."""
     from rich.console import Console
 
+    from canal.release.record import said_of_overlap
+
     print_guarantee(release)
     console = Console(highlight=False)
     for title in ("protected", "not_protected", "trust", "mechanism", "assumptions"):
         console.print(f"[bold]{title.replace('_', ' ').capitalize()}[/]")
         for sentence in release.statement[title]:
             console.print(f"- {sentence}", markup=False)
+    console.print("[bold]Who is where[/]")
+    for sentence in said_of_overlap(release.manifest.record["overlap"]):
+        console.print(f"- {sentence}", markup=False)
     console.print()
 
 

@@ -14,18 +14,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
 from canal.data.cache import Arrays, copy_rows
-from canal.data.duplicates import people
+from canal.data.duplicates import THRESHOLD, people, similar_pairs, thumbnails
 from canal.errors import DataError
 from canal.files import replace_file
 
 TRAINED_ON = "trained_on.json"
 _FORMAT = "canal-contents/1"
 
-Patients = Mapping[str, frozenset[str]]
+Contents = frozenset[str]
+CHECKED = "checked"
+NOT_CHECKED = "not checked: "
+ELSEWHERE = "the cohorts are at other hosts"
 
 
 def patients(arrays: Arrays) -> dict[str, frozenset[str]]:
@@ -93,3 +99,103 @@ def read(folder: Path) -> tuple[frozenset[str], ...] | None:
         raise DataError(
             f"{path} does not say which images the network was trained on ({error!r}); train again"
         ) from error
+
+
+def contents(patients: Iterable[frozenset[str]] | None) -> Contents | None:
+    """The digests of all images of these patients; None if nobody knows them."""
+    return None if patients is None else frozenset().union(*patients)
+
+
+def compare(
+    cohorts: Mapping[str, Contents | None] | None,
+    queries: Contents | None,
+    initialisation: Contents | None,
+) -> dict[str, str]:
+    """Refuse an image of two cohorts, and one that is a cohort's and public; to be done first.
+
+    Args:
+        cohorts: by name, the digests of a cohort's images; None for one of which nobody knows
+            them, or for all that are at other hosts.
+        queries: of the recipient's images, by which public numbers are measured or that are asked
+            about.
+        initialisation: of what the shared initialisation was trained on.
+
+    Returns:
+        For a release's record: of cohorts, queries and initialisation, `checked` or
+        `not checked: ` with the reason. It tells nothing of a patient but that nobody overlaps.
+
+    Raises:
+        DataError: the same image is in two places.
+    """
+    known = {name: images for name, images in (cohorts or {}).items() if images is not None}
+    found = []
+    for (one, ours), (other, theirs) in combinations(known.items(), 2):
+        if both := len(ours & theirs):
+            found.append(
+                f"{_images(both)} of cohort {one!r} {_are(both)} in cohort {other!r} too: whoever "
+                "is on them would be counted twice and pay once; take them out of one of the two, "
+                "or leave one cohort out"
+            )
+    for name, ours in known.items():
+        if both := len(ours & (queries or frozenset())):
+            found.append(
+                f"{_images(both)} of the queries {_are(both)} in cohort {name!r}: queries count as "
+                "public; give images of the recipient's own"
+            )
+        if both := len(ours & (initialisation or frozenset())):
+            found.append(
+                f"the shared initialisation was trained on {_images(both)} of cohort {name!r}, and "
+                "it is public; make one from other images with `canal init`"
+            )
+    if found:
+        raise DataError(". ".join(found))
+    if cohorts is None:
+        missing = ELSEWHERE
+    elif strangers := [name for name in cohorts if name not in known]:
+        missing = f"nobody kept which images these cohorts have: {', '.join(strangers)}"
+    else:
+        missing = ""
+    alone = cohorts is not None and len(cohorts) == 1
+    reasons = {
+        "cohorts": "" if alone else missing,
+        "queries": "nobody kept which images they are" if queries is None else missing,
+        "initialisation": missing,
+    }
+    if initialisation is None:
+        reasons["initialisation"] = "nobody kept which images it was trained on"
+    elif not initialisation:  # random weights depend on nobody, seen or not
+        reasons["initialisation"] = ""
+    return {name: NOT_CHECKED + why if why else CHECKED for name, why in reasons.items()}
+
+
+def lookalikes(collections: Mapping[str, Arrays]) -> list[str]:
+    """How many images of one collection look like some of another; a sentence for each such pair.
+
+    Two photographs of one lesion may be two patients, or one: nobody can tell from the pixels, so
+    this is for a person to look at, and no reason to refuse.
+
+    Args:
+        collections: by what people call them, decoded at one size.
+    """
+    small = {name: thumbnails(arrays.images) for name, arrays in collections.items()}
+    said = []
+    for one, other in combinations(small, 2):
+        ours, split = np.concatenate([small[one], small[other]]), len(small[one])
+        pairs = [(a, b) for a, b in similar_pairs(ours, THRESHOLD) if a < split <= b]
+        if pairs:
+            first, second = pairs[0]
+            names = collections[one].ids[first], collections[other].ids[second - split]
+            said.append(
+                f"{_images(len({a for a, _ in pairs}))} of {one} look like images of {other} "
+                f"(correlation above {THRESHOLD}), such as {names[0]} and {names[1]}; if they show "
+                "the same people, take them out of one"
+            )
+    return said
+
+
+def _images(count: int) -> str:
+    return f"{count} image{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -22,6 +22,7 @@ from canal.adapters.advice import Advice
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.store import ADAPTERS
 from canal.adapters.update import UpdateSettings
+from canal.data.overlap import compare, contents, digests
 from canal.errors import FederationError
 from canal.federation.message import Message
 from canal.federation.remote import RemoteSites, ask
@@ -106,6 +107,7 @@ def teach(
         *(order.path(order.out), cohorts, shared.start, plan),
         seed=seed,
         about=order.about,
+        overlap=compare(None, shared.start.asked, shared.start.trained_on),
         report=report,
     )
 
@@ -145,6 +147,7 @@ def ask_about(
     """
     from canal.models.tap import Tap
     from canal.release.aggregator import aggregate, passes
+    from canal.teachers.run import trained_on
 
     init = order.path(order.init)
     network, start = checkpoint.load(init)
@@ -168,6 +171,7 @@ def ask_about(
         *(order.path(order.out), sites, queries, plan),
         seed=seed,
         about=order.about,
+        overlap=compare(None, frozenset(digests(queries.arrays)), contents(trained_on(init))),
         options=options,
     )
 

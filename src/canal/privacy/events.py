@@ -88,6 +88,19 @@ class GaussianEvent:
         }
         return GaussianEvent(self.name, self.sigma, more, self.draws)
 
+    def farther(self, times: int) -> GaussianEvent:
+        """The same for one who can move it this many times as far; rounded up."""
+
+        def scaled(sensitivity: float) -> float:
+            return math.nextafter(times * sensitivity, math.inf) if sensitivity else 0.0
+
+        exposures = {}
+        for unit, exposure in dict(self.exposures).items():
+            stated = exposure.sensitivity
+            more = tuple(map(scaled, stated)) if isinstance(stated, tuple) else scaled(stated)
+            exposures[unit] = Exposure(more, exposure.count)
+        return GaussianEvent(self.name, self.sigma, exposures, self.draws)
+
     def rho(self, unit: Unit) -> float:
         r"""The zCDP cost $\tfrac n2 \sum_c (\Delta_c/\sigma_c)^2$ of this event for one unit."""
         once = math.fsum(ratio * ratio for ratio in self.ratios(unit)) / 2
@@ -126,6 +139,16 @@ class Guarantee:
     def mu(self, unit: Unit) -> float:
         """The parameter of Gaussian DP of all events together, rounded up."""
         return mu_from_rho(self.rho(unit))
+
+    def farther(self, times: int) -> Guarantee:
+        """What is promised to one who is in the data several times, say in several cohorts.
+
+        Mu is as many times as large, and rho that number squared times.
+
+        Args:
+            times: how often.
+        """
+        return Guarantee(tuple(event.farther(times) for event in self.events))
 
     def draws(self, unit: Unit) -> int:
         """How many noise values one unit takes part in."""

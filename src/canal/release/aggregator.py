@@ -16,7 +16,7 @@ on the secret and on what is released, and on nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,7 @@ def create(
         ledger=ledger,
         seed=seed,
         about=about,
+        overlap=ensemble.compare(queries),
         options=options,
     )
 
@@ -115,6 +116,7 @@ def aggregate(
     ledger: Ledger | None = None,
     seed: int | None = None,
     about: About | None = None,
+    overlap: Mapping[str, str],
     options: Options,
 ) -> Release:
     """The same with sites that are in this process or elsewhere; those pay from their own ledgers.
@@ -127,6 +129,7 @@ def aggregate(
         ledger: of the aggregator, if it has one.
         seed: of the noise of a research run.
         about: what its makers say about the release: purpose, contact.
+        overlap: which images were compared (`canal.data.overlap.compare`).
         options: what cannot change a guarantee.
     """
     check_plan(plan, sites.cohorts)
@@ -151,7 +154,7 @@ def aggregate(
             run = _Run(workspace, sites, queries, agreement, secret, digest(claim), ledger, options)
             receipt = run.pay()
             workspace.claim(claim)
-            run.make(receipt, keep(workspace.record, about))
+            run.make(receipt, keep(workspace.record, about, overlap))
         publish(workspace, plan, queries.ids, ledger, sites.finish)
     return Release.open(workspace.out)
 

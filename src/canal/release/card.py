@@ -27,6 +27,7 @@ from canal.release.page import (
     table,
     text,
 )
+from canal.release.record import said_of_overlap
 
 # Every shard has its digest in the manifest; the card names no more of them than fit a page.
 MOST_SHARDS = 12
@@ -64,6 +65,7 @@ def render(manifest: Manifest) -> str:
         section("Mechanism", sentences(statement["mechanism"])),
         section("Not protected", sentences(statement["not_protected"])),
         section("Assumptions", sentences(statement["assumptions"])),
+        section("Who is where", sentences(said_of_overlap(manifest.record["overlap"]))),
         section("About this release", about_table(manifest)),
         section("In this folder", *_folder(manifest)),
         section("Ledger", *ledger_table(manifest)),

@@ -17,7 +17,7 @@ from canal.models.unet import weights_digest
 from canal.privacy.units import Participants
 from canal.release.plan import Plan
 from canal.release.queries import Queries
-from canal.teachers.run import load_initialisation
+from canal.teachers.run import load_initialisation, trained_on
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Ensemble:
         shared: that initialisation itself, where public statistics are wanted.
         trained_initialisation: whether it was trained on the recipient's images; if nobody knows,
             it was.
+        trained_on: digests of the images that it was trained on, as it came with them; public. None
+            if nobody knows them.
         images: shape `(channels, *size)` of the images that all are made for, where that is known.
     """
 
@@ -56,6 +58,7 @@ class Ensemble:
     initialisation: str
     shared: Tap | None = None
     trained_initialisation: bool = True
+    trained_on: overlap.Contents | None = None
     images: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -89,6 +92,14 @@ class Ensemble:
     def claims(self) -> list[list[str]]:
         """What determines each teacher's features: weights, network and layer; private."""
         return [[t.cohort, t.digest, t.tap.layer, _structure(t.tap)] for t in self.teachers]
+
+    def compare(self, queries: Queries) -> dict[str, str]:
+        """Refuse an image that is in two cohorts, or in one and public; say what was compared."""
+        return overlap.compare(
+            {teacher.cohort: overlap.contents(teacher.patients) for teacher in self.teachers},
+            frozenset(overlap.digests(queries.arrays)),
+            self.trained_on if self.trained_initialisation else frozenset(),
+        )
 
     @property
     def cohorts(self) -> tuple[str, ...]:
@@ -154,9 +165,10 @@ def load_ensemble(teachers: Sequence[Path | str], init: Path | str | None = None
         patients = overlap.read(folder)
         made.append(Teacher(name, Tap(network, description.tap), weights_digest(network), patients))
         descriptions.append(description)
-    shared = None
+    shared, seen = None, None
     if init is not None:
         init = Path(init)
+        seen = overlap.contents(trained_on(init))
         network, start = load_initialisation(init)
         shared = Tap(network, start.tap)
         descriptions.append(start)
@@ -180,4 +192,6 @@ def load_ensemble(teachers: Sequence[Path | str], init: Path | str | None = None
         for other in descriptions
     )
     images = (int(common.architecture["in_channels"]), *common.size)
-    return Ensemble(tuple(made), common.initialisation, shared, trained, images)
+    if not trained:
+        seen = frozenset()
+    return Ensemble(tuple(made), common.initialisation, shared, trained, seen, images)

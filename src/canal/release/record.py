@@ -14,12 +14,28 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from canal.data.overlap import CHECKED, NOT_CHECKED
 from canal.errors import InvalidValueError, ReleaseError
 from canal.files import fsync_folder, replace_file
 from canal.release.agreement import written
 from canal.version import code_digest
 
 LONGEST = 500
+# What is said where images were compared, and where they were not.
+_COMPARED = {
+    "cohorts": (
+        "No image is in two cohorts: all were compared",
+        "That nobody is in two cohorts was not checked",
+    ),
+    "queries": (
+        "No query is an image of a cohort: all were compared",
+        "That no query is an image of a cohort was not checked",
+    ),
+    "initialisation": (
+        "The shared initialisation was trained on no image of a cohort: all were compared",
+        "That the shared initialisation was trained on no image of a cohort was not checked",
+    ),
+}
 _SAID = ("purpose", "contact")
 _HEX = frozenset("0123456789abcdef")
 
@@ -31,14 +47,11 @@ class About:
     Args:
         purpose: what the release is for; empty: not stated.
         contact: who answers questions about it; empty: not stated.
-        overlap: how cohorts and queries were compared, and that nobody is in two of them; plain
-            values that tell nothing of a patient. None: not compared.
         date: day of the release, `YYYY-MM-DD`; today (UTC) if not given.
     """
 
     purpose: str = ""
     contact: str = ""
-    overlap: Mapping[str, Any] | None = None
     date: str | None = None
 
     def __post_init__(self) -> None:
@@ -47,14 +60,18 @@ class About:
         if self.date is not None:
             _check_date(self.date)
 
-    def to_record(self) -> dict[str, Any]:
-        """The record of a release that begins now."""
+    def to_record(self, overlap: Mapping[str, str]) -> dict[str, Any]:
+        """The record of a release that begins now.
+
+        Args:
+            overlap: what `canal.data.overlap.compare` could compare.
+        """
         return {
             "date": today() if self.date is None else self.date,
             "purpose": self.purpose,
             "contact": self.contact,
             "code": [code_digest()],
-            "overlap": None if self.overlap is None else dict(self.overlap),
+            "overlap": dict(overlap),
         }
 
 
@@ -74,19 +91,20 @@ def today() -> str:
         ) from error
 
 
-def keep(path: Path, about: About) -> dict[str, Any]:
+def keep(path: Path, about: About, overlap: Mapping[str, str]) -> dict[str, Any]:
     """The record in a file: the one that is there, or a new one.
 
     Args:
         path: of the file, in the private folder.
         about: what the makers say.
+        overlap: what could be compared, of cohorts and public images.
 
     Raises:
         ReleaseError: they said something else when the release began.
     """
     check_kept(path, about)
     code = code_digest()
-    record = _read(path) if path.is_file() else about.to_record()
+    record = _read(path) if path.is_file() else about.to_record(overlap)
     if code not in record["code"]:  # it was finished with other code than it was begun with
         record["code"].append(code)
     if not path.is_file() or _read(path) != record:
@@ -121,11 +139,36 @@ def check_record(record: Mapping[str, Any]) -> str:
         _check_date(record["date"])
         if not record["code"] or not all(len(c) == 64 and set(c) <= _HEX for c in record["code"]):
             raise ReleaseError("the record has a code digest that is no SHA-256")
-        if not (record["overlap"] is None or isinstance(record["overlap"], dict)):
-            raise ReleaseError("the record says nothing readable about overlap")
+        said_of_overlap(record["overlap"])
     except (InvalidValueError, LookupError, TypeError) as error:
         raise ReleaseError(f"the record of the release is damaged: {error}") from error
     return f"of {record['date']}, purpose {'stated' if record['purpose'] else 'not stated'}"
+
+
+def said_of_overlap(overlap: Mapping[str, str] | None) -> list[str]:
+    """What was compared before the release began, and what was not, in sentences.
+
+    Args:
+        overlap: of a record; None in one of an older release.
+    """
+    if overlap is None:
+        overlap = dict.fromkeys(_COMPARED, f"{NOT_CHECKED}the software did not compare yet")
+    if not isinstance(overlap, Mapping) or overlap.keys() != _COMPARED.keys():
+        raise ReleaseError("the record does not say which images were compared")
+    sentences = []
+    for name, (checked, unchecked) in _COMPARED.items():
+        _check_said("overlap", overlap[name])
+        if overlap[name] == CHECKED:
+            sentences.append(f"{checked}, by content; nothing was charged before.")
+        elif overlap[name].startswith(NOT_CHECKED):
+            sentences.append(f"{unchecked} ({overlap[name].removeprefix(NOT_CHECKED)}): assumed.")
+        else:
+            raise ReleaseError(f"the record says {overlap[name]!r} of overlap, which means nothing")
+    if CHECKED in overlap.values():
+        sentences.append(
+            "Images are the same if their pixels are: a second photograph of a person is not found."
+        )
+    return sentences
 
 
 def _read(path: Path) -> dict[str, Any]:

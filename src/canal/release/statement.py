@@ -8,15 +8,19 @@ parameters, trust model, mechanism and its implementation, and what lies outside
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from canal.privacy.events import GaussianEvent, Guarantee
-from canal.privacy.units import UNITS, Participants
+from canal.privacy.units import UNITS, Participants, Unit
 from canal.release.calibration import CalibratedPlan, finite_or_none
 from canal.release.digits import short, upwards
 from canal.release.plan import Plan
 from canal.release.promise import NO_PROTECTION, detected, promise
+
+if TYPE_CHECKING:
+    from canal.adapters.plan import CalibratedAdapterPlan
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def state(calibrated: CalibratedPlan, facts: Facts) -> dict[str, Any]:
         "not_protected": _not_protected(calibrated),
         "trust": _trust(plan, facts),
         "mechanism": _mechanism(calibrated, facts),
-        "assumptions": _assumptions(plan),
+        "assumptions": _assumptions(calibrated, facts),
     }
 
 
@@ -273,10 +277,45 @@ _SPREAD = {
 _WEIGHTED = {"importance": "importance", "matched": "importance and the square of the cap"}
 
 
-def _assumptions(plan: Plan) -> list[str]:
+def several_times(
+    calibrated: CalibratedPlan | CalibratedAdapterPlan,
+    units: Mapping[Unit, str],
+    most: int,
+    *,
+    private: bool,
+) -> str:
+    """What a patient pays who is in the data more often than is assumed.
+
+    Args:
+        calibrated: the plan.
+        units: for whom, and how that is called behind a number.
+        most: how often anybody can be there, as far as this is said.
+        private: whether there is a guarantee at all.
+    """
+    plan, guarantee = calibrated.plan, calibrated.guarantee
+    if not private or most < 2:
+        return ""
+    said = []
+    for times in range(2, min(most, 3) + 1):
+        group = guarantee.farther(times)
+        each = (
+            short(upwards(group.epsilon(plan.delta, unit, plan.conversion))) + name
+            for unit, name in units.items()
+        )
+        said.append(f"{' and '.join(each)} for one who is in {times}")
+    return (
+        f" If that is wrong, epsilon at delta {short(plan.delta)} is {', '.join(said)}: mu grows "
+        "with their number, rho with its square."
+    )
+
+
+def _assumptions(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
+    plan = calibrated.plan
     sentences = [
-        "No patient is in more than one cohort. A patient in two has twice the distance to move "
-        "things by.",
+        "No patient is in more than one cohort."
+        + several_times(
+            calibrated, {"patient": ""}, plan.participants.teachers, private=facts.private
+        ),
         "No query shows a patient of a cohort.",
         "A teacher depends on its own cohort and on the shared initialisation, and that "
         "initialisation on no cohort.",
