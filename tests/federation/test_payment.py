@@ -94,7 +94,7 @@ class TestPayment:
     def test_a_unit_that_asks_for_no_budget_of_patients(self, hospitals, make_order):
         plan = {"epsilon": 1000.0, "unit": "image"}
         with pytest.raises(FederationError, match="answer for their patients"):
-            run(make_order(preset="paper", plan=plan), hospitals.transport)
+            run(make_order(preset="paper", plan=plan, images_per_person=1), hospitals.transport)
 
     def test_a_ledger_that_does_not_know_the_sites_patients(self, make_hospitals, make_order):
         hospitals = make_hospitals()

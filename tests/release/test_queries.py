@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canal.data.cache import Arrays
-from canal.errors import DataError
+from canal.errors import DataError, InvalidValueError, ReleaseError
+from canal.privacy import Ledger
+from canal.privacy.units import UNITS
+from canal.release.aggregator import create
 from canal.release.queries import BATCH, Queries
 from canal.release.shard import ROWS
 
@@ -39,6 +42,20 @@ def test_images_of_one_person_are_counted(people):
     most = max([1, *(people.count(person) for person in people if person is not None)])
     assert Queries.of(replace(arrays, groups=groups)).images_per_person == most
     assert Queries.of(arrays).images_per_person == 1
+
+
+def test_who_is_on_an_image_is_not_guessed_where_it_is_what_is_protected():
+    """Without records each image would pass for a person, and who is on several would pay once."""
+    arrays = make(6)
+    recorded = replace(arrays, groups={name: f"p{row // 3}" for row, name in enumerate(arrays.ids)})
+    some = replace(arrays, groups=dict(list(recorded.groups.items())[:5]))
+    for unit in UNITS:
+        assert Queries.of(recorded).most_of_one_person(unit) == 3
+        assert Queries.of(arrays).most_of_one_person(unit, 2) == 2
+    for unknown in (arrays, some):
+        assert Queries.of(unknown).most_of_one_person("patient") in (1, 3)
+        with pytest.raises(InvalidValueError, match=r"add a metadata.csv .* --images-per-person"):
+            Queries.of(unknown).most_of_one_person("image")
 
 
 def test_a_group_named_like_an_image_does_not_swallow_it():
@@ -100,3 +117,32 @@ def test_a_batch_is_a_copy():
     before = arrays.images.copy()
     next(Queries.of(arrays).batches()).images.zero_()
     np.testing.assert_array_equal(arrays.images, before)
+
+
+PRIVATE = {
+    "unit": "image",
+    "epsilon": 8.0,
+    "caps_source": "private",
+    "importance_source": "private",
+}
+
+
+def test_fewer_images_of_one_person_than_records_show_are_refused_unpaid(
+    tmp_path, ensemble, arrays
+):
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.set_budget((*ensemble.cohorts, "queries"), "image", epsilon=1e4, delta=1e-5)
+    ledger.set_budget(ensemble.cohorts, "patient", epsilon=1e6, delta=1e-5)
+    with pytest.raises(InvalidValueError, match="no records say who is on which query image"):
+        ensemble.plan(Queries.of(arrays), **PRIVATE)
+    groups = {name: f"person {row // 4}" for row, name in enumerate(arrays.ids)}
+    asked = Queries.of(replace(arrays, groups=groups))
+    plan = ensemble.plan(asked, **PRIVATE)
+    assert plan.participants.images_per_person == 4
+    for stated in (1, 3):
+        fewer = ensemble.plan(asked, images_per_person=stated, **PRIVATE)
+        with pytest.raises(ReleaseError, match=f"counts {stated} images of one person, but .* 4 "):
+            create(tmp_path / "release", ensemble, asked, fewer, ledger=ledger)
+    assert {row.action for row in ledger.rows()} == {"budget"}
+    made = create(tmp_path / "release", ensemble, asked, plan, ledger=ledger)
+    assert "Nobody is on more than 4 of the query images." in made.statement["assumptions"]

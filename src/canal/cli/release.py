@@ -54,7 +54,8 @@ def create(
     images_per_person: Annotated[
         int | None,
         typer.Option(
-            help="Most query images of one person; counted if not given.", rich_help_panel="plan"
+            help="Most query images of one person; counted by their records if not given.",
+            rich_help_panel="plan",
         ),
     ] = None,
     accept: Accept = None,
@@ -77,8 +78,6 @@ def create(
     as_json: _Json = False,
 ) -> None:
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
-    from dataclasses import replace
-
     from canal.cli.network import load_part, refuse_cohorts
     from canal.cli.progress import counting
     from canal.privacy.budget import BudgetSplit
@@ -100,6 +99,7 @@ def create(
     plan = ensemble.plan(
         asked,
         preset,
+        images_per_person=images_per_person,
         epsilon=epsilon,
         delta=delta,
         released=released,
@@ -114,9 +114,6 @@ def create(
         caps_bound=caps_bound,
         broken=broken_teacher,
     )
-    if images_per_person is not None:
-        people = replace(plan.participants, images_per_person=images_per_person)
-        plan = replace(plan, participants=people)
     broken: list[tuple[str, str]] = []
     charged = seed is None and allocation != "none"
     paying = payers(plan, ensemble.cohorts)

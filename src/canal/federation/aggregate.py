@@ -223,10 +223,9 @@ def make_plan(order: Order, sites: RemoteSites, queries: Queries) -> Plan:
     """The plan that an order asks for."""
     images = queries.arrays.images
     channels, grid = sites.shape(images.shape[1], images.shape[2:])
+    people = Participants(len(sites.cohorts), len(queries.ids), len(queries.ids))
     fitting = {
-        "participants": Participants(
-            len(sites.cohorts), len(queries.ids), queries.images_per_person
-        ),
+        "participants": people,
         "channels": channels,
         "grid": grid,
         "trained_initialisation": sites.trained_initialisation,
@@ -234,7 +233,9 @@ def make_plan(order: Order, sites: RemoteSites, queries: Queries) -> Plan:
         "colluding": order.colluding if order.trust == "secure-sum" else 0,
     }
     _refuse_fixed(fitting, order)
-    return Plan.preset(order.preset, **fitting, **order.plan)
+    plan = Plan.preset(order.preset, **fitting, **order.plan)
+    most = queries.most_of_one_person(plan.unit, order.images_per_person or None)
+    return replace(plan, participants=replace(people, images_per_person=most))
 
 
 def _refuse_fixed(fitting: Mapping[str, Any], order: Order) -> None:

@@ -113,6 +113,7 @@ class Order:
         out: where to publish.
         split: file of a split; empty for all images of the folder.
         part: part of that split to ask about.
+        images_per_person: the most queries that show one person; 0 for what their records say.
         accept: what `canal data check` finds in the queries and is taken as it is, by its name.
         trust: the model of trust.
         colluding: t of a secure sum.
@@ -137,6 +138,7 @@ class Order:
     out: str
     split: str = ""
     part: str = "recipient"
+    images_per_person: int = 0
     accept: tuple[str, ...] = ()
     trust: Trust = "secure-sum"
     colluding: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -106,24 +106,37 @@ class Ensemble:
         """Names of the sites' cohorts."""
         return tuple(teacher.cohort for teacher in self.teachers)
 
-    def plan(self, queries: Queries, preset: str = "honest", **choices: Any) -> Plan:
+    def plan(
+        self,
+        queries: Queries,
+        preset: str = "honest",
+        *,
+        images_per_person: int | None = None,
+        **choices: Any,
+    ) -> Plan:
         """A plan that fits these teachers and queries.
 
         Args:
             queries: the recipient's images.
             preset: `honest` or `paper`.
+            images_per_person: the most queries that show one person; None for what their records
+                say.
             choices: arguments of `Plan`, such as epsilon; they win over the preset.
         """
         images = queries.arrays.images
         channels, grid = self.shape(images.shape[1], images.shape[2:])
-        people = Participants(len(self.teachers), len(queries.ids), queries.images_per_person)
+        people = Participants(len(self.teachers), len(queries.ids), len(queries.ids))
         fitting = {
             "participants": people,
             "channels": channels,
             "grid": grid,
             "trained_initialisation": self.trained_initialisation,
         }
-        return Plan.preset(preset, **(fitting | choices))
+        plan = Plan.preset(preset, **(fitting | choices))
+        if plan.participants is not people:
+            return plan
+        most = queries.most_of_one_person(plan.unit, images_per_person)
+        return replace(plan, participants=replace(people, images_per_person=most))
 
     def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """C and grid of the bottleneck for images of this size; learned from a blank one."""

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canal.data.cache import Arrays, copy_rows
-from canal.errors import DataError
+from canal.data.cache import Arrays, copy_rows, stranger
+from canal.errors import DataError, InvalidValueError
+from canal.privacy.units import Unit
 from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
@@ -43,12 +44,14 @@ class Queries:
     Args:
         arrays: decoded cases, in memory or mapped.
         contents: SHA-256 of each image with its truth, or without; stays with the aggregator.
-        images_per_person: the most images that show one person.
+        images_per_person: the most images that show one person, as far as records say.
+        recorded: whether records say of every image whom it shows.
     """
 
     arrays: Arrays
     contents: tuple[str, ...]
     images_per_person: int = 1
+    recorded: bool = False
 
     @classmethod
     def of(cls, arrays: Arrays) -> Queries:
@@ -67,7 +70,26 @@ class Queries:
                 hashlib.sha256(image.tobytes() + mask.tobytes() + bytes([int(label)])).hexdigest()
                 for image, mask, label in zip(images, masks, known, strict=True)
             ]
-        return cls(arrays, tuple(contents), max(people.values()))
+        recorded = all(arrays.person(name) != stranger(name) for name in arrays.ids)
+        return cls(arrays, tuple(contents), max(people.values()), recorded)
+
+    def most_of_one_person(self, unit: Unit, stated: int | None = None) -> int:
+        """M of a plan: as somebody states it, else counted from the images' own records.
+
+        Args:
+            unit: whose epsilon is asked for. Where it is an image, that of everybody who is on one
+                depends on this number, and it is not guessed.
+            stated: the most images of one person; fewer than are found are refused with the plan.
+        """
+        if stated is not None:
+            return stated
+        if unit == "image" and not self.recorded:
+            raise InvalidValueError(
+                "no records say who is on which query image, and a person who is on several pays "
+                "for each; add a metadata.csv to the queries, or state the most images of one "
+                "person with --images-per-person (1 says that no two show the same person)"
+            )
+        return self.images_per_person
 
     @property
     def ids(self) -> tuple[str, ...]:

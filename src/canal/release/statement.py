@@ -309,6 +309,14 @@ def several_times(
     )
 
 
+def _persons(calibrated: CalibratedPlan) -> list[str]:
+    """What the epsilon of a query image rests on, where there is one."""
+    if not math.isfinite(calibrated.guarantee.rho("image")):
+        return []
+    most = calibrated.plan.participants.images_per_person
+    return [f"Nobody is on more than {most} of the query images."]
+
+
 def _assumptions(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
     plan = calibrated.plan
     sentences = [
@@ -317,6 +325,7 @@ def _assumptions(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
             calibrated, {"patient": ""}, plan.participants.teachers, private=facts.private
         ),
         "No query shows a patient of a cohort.",
+        *_persons(calibrated),
         "A teacher depends on its own cohort and on the shared initialisation, and that "
         "initialisation on no cohort.",
         "ChaCha20 under keys from HKDF-SHA256 cannot be told from true randomness.",
