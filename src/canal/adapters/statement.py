@@ -189,11 +189,13 @@ def _in_directions(plan: AdapterPlan) -> str:
 
 
 def _assumptions(calibrated: CalibratedAdapterPlan, facts: Facts) -> list[str]:
-    plan = calibrated.plan
+    plan, twice = calibrated.plan, ""
     relations: dict[Unit, str] = {"membership": " (added or removed)", "patient": " (replaced)"}
+    if facts.private:
+        guarantee = calibrated.guarantee
+        twice = several_times(guarantee, relations, plan.patients, plan.delta, plan.conversion)
     sentences = [
-        "No patient is in more than one cohort, or under two names in one."
-        + several_times(calibrated, relations, plan.patients, private=facts.private),
+        "No patient is in more than one cohort, or under two names in one." + twice,
         "A patient is whom the records of a site name. Where they name lesions, sequences or cases "
         "instead, it is each of these that is protected, and a person with several pays more.",
         "Every cohort has a patient with a label, and nothing is wrong with its files that its "

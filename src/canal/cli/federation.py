@@ -11,6 +11,7 @@ import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_json, print_made
+from canal.cli.network import Accept, Normal
 
 federation_app = typer.Typer(
     no_args_is_help=True, help="A release across hospitals that do not trust one another."
@@ -85,6 +86,66 @@ def identity(
         print_json({"site": site.name, "fingerprint": found})
     else:
         typer.echo(f"{site.name}\n  {spoken(found)}")
+
+
+@federation_app.command("overlap-key")
+def overlap_key(
+    out: Annotated[Path, typer.Argument(help="A new file.")],
+) -> None:
+    """Draw a key for `overlap-digests`: one hospital does, and sends it to the others alone."""
+    from canal.federation.keyed_digests import make_key
+
+    make_key(out)
+    typer.echo(
+        f"{out}: for all hospitals, and for nobody else. Whoever has it and somebody's digests can "
+        "ask of any image whether it is there."
+    )
+
+
+@federation_app.command("overlap-digests")
+def overlap_digests(
+    *,
+    data: Annotated[Path, typer.Option(help="The folder of the hospital's images.")],
+    init: Annotated[Path, typer.Option(help="Folder of the shared initialisation.")],
+    key: Annotated[Path, typer.Option(help="That the hospitals share, of `overlap-key`.")],
+    name: Annotated[str, typer.Option(help="Of the hospital.")],
+    size: Annotated[
+        int, typer.Option(help="To fill up to, more than anybody has; public, the same at all.")
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write, for whoever compares.")],
+    split: Annotated[Path | None, typer.Option(help="A split; without it, all cases.")] = None,
+    normal: Normal = True,
+    accept: Accept = None,
+) -> None:
+    """Write keyed digests of a hospital's images, to see whether anybody is at two hospitals."""
+    from canal.cli.images import Images
+    from canal.data.overlap import digests
+    from canal.federation.keyed_digests import KeyedDigests, read_key
+
+    shared = read_key(key)
+    images = Images(init, normal=normal, accept=accept or ())
+    found = digests(images.load(data, split, name))
+    KeyedDigests.of(name, images.made.initialisation, found, shared, size).write(out)
+    typer.echo(f"{out}: {size} keyed digests, filled up; for whoever compares, without the key")
+
+
+@federation_app.command("overlap-compare")
+def overlap_compare(
+    digests: Annotated[list[Path], typer.Argument(help="A file of each hospital.")],
+    as_json: _Json = False,
+) -> None:
+    """Compare hospitals' keyed digests; exit code 1 if any two have an image in common."""
+    from canal.federation.keyed_digests import KeyedDigests, compare
+
+    found = compare([KeyedDigests.read(path) for path in digests])
+    if as_json:
+        print_json([{"sites": list(pair), "images": count} for pair, count in found.items()])
+    else:
+        for (one, other), count in found.items():
+            typer.echo(f"{one} and {other}: {count or 'no'} image{'' if count == 1 else 's'}")
+        typer.echo("This is exact, and tells of patients: for the hospitals, not for a card.")
+    if any(found.values()):
+        raise typer.Exit(1)
 
 
 @federation_app.command()

@@ -107,7 +107,7 @@ def teach(
         *(order.path(order.out), cohorts, shared.start, plan),
         seed=seed,
         about=order.about,
-        overlap=compare(None, shared.start.asked, shared.start.trained_on),
+        overlap=order.recorded(compare(None, shared.start.asked, shared.start.trained_on)),
         report=report,
     )
 
@@ -171,7 +171,9 @@ def ask_about(
         *(order.path(order.out), sites, queries, plan),
         seed=seed,
         about=order.about,
-        overlap=compare(None, frozenset(digests(queries.arrays)), contents(trained_on(init))),
+        overlap=order.recorded(
+            compare(None, frozenset(digests(queries.arrays)), contents(trained_on(init)))
+        ),
         options=options,
     )
 

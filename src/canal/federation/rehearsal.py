@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from canal.data import overlap
 from canal.errors import FederationError
 from canal.federation.identity import Identity
 from canal.federation.settings import SITE, to_toml
@@ -50,6 +51,9 @@ def prepare(folder: Path, teachers: Sequence[Path], order: Mapping[str, Any]) ->
         if name in sites:
             raise FederationError(f"two teachers are of {name!r}; give one for each site")
         sites[name] = folder / "sites" / name
+    known = zip(sites, map(overlap.read, teachers), strict=True)
+    images = {name: overlap.contents(patients) for name, patients in known}
+    overlap.compare(images, frozenset(), frozenset())  # what real hospitals cannot see
     prints = {name: Identity.create(home, name).fingerprint for name, home in sites.items()}
     for (name, home), teacher in zip(sites.items(), teachers, strict=True):
         terms = {

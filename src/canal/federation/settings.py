@@ -114,6 +114,8 @@ class Order:
         split: file of a split; empty for all images of the folder.
         part: part of that split to ask about.
         images_per_person: the most queries that show one person; 0 for what their records say.
+        compared: the hospitals say that they compared keyed digests (`canal federation
+            overlap-compare`), and that nobody's image is at two of them; the record repeats it.
         accept: what `canal data check` finds in the queries and is taken as it is, by its name.
         trust: the model of trust.
         colluding: t of a secure sum.
@@ -139,6 +141,7 @@ class Order:
     split: str = ""
     part: str = "recipient"
     images_per_person: int = 0
+    compared: bool = False
     accept: tuple[str, ...] = ()
     trust: Trust = "secure-sum"
     colluding: int = 1
@@ -173,6 +176,17 @@ class Order:
     def about(self) -> About:
         """What the aggregator says about the release; it is published."""
         return About(self.purpose, self.contact)
+
+    def recorded(self, overlap: Mapping[str, str]) -> dict[str, str]:
+        """What was compared here, with what the hospitals say that they compared.
+
+        Args:
+            overlap: of `canal.data.overlap.compare`.
+        """
+        if not self.compared:
+            return dict(overlap)
+        said = "the hospitals say that they compared keyed digests and that none is in two"
+        return {**overlap, "cohorts": f"{overlap['cohorts']}; {said}"}
 
     @classmethod
     def read(cls, path: Path) -> Order:

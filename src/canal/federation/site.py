@@ -174,6 +174,7 @@ class Site:
         if isinstance(asked, Lessons):
             # What a machine cannot do, and what is wrong with the data, is found before it costs.
             asked.gradients  # noqa: B018
+            self._people(asked)
         return asked
 
     def _of(self, terms: Terms, journal: Journal) -> Asked | Lessons:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from canal.privacy.events import GaussianEvent, Guarantee
+from canal.privacy.gaussian import Conversion
 from canal.privacy.units import UNITS, Participants, Unit
 from canal.release.calibration import CalibratedPlan, finite_or_none
 from canal.release.digits import short, upwards
 from canal.release.plan import Plan
 from canal.release.promise import NO_PROTECTION, detected, promise
-
-if TYPE_CHECKING:
-    from canal.adapters.plan import CalibratedAdapterPlan
 
 
 @dataclass(frozen=True)
@@ -278,33 +276,33 @@ _WEIGHTED = {"importance": "importance", "matched": "importance and the square o
 
 
 def several_times(
-    calibrated: CalibratedPlan | CalibratedAdapterPlan,
+    guarantee: Guarantee,
     units: Mapping[Unit, str],
     most: int,
-    *,
-    private: bool,
+    delta: float,
+    conversion: Conversion,
 ) -> str:
     """What a patient pays who is in the data more often than is assumed.
 
     Args:
-        calibrated: the plan.
+        guarantee: of the release.
         units: for whom, and how that is called behind a number.
         most: how often anybody can be there, as far as this is said.
-        private: whether there is a guarantee at all.
+        delta: of the plan.
+        conversion: of the plan.
     """
-    plan, guarantee = calibrated.plan, calibrated.guarantee
-    if not private or most < 2:
+    if most < 2:
         return ""
     said = []
     for times in range(2, min(most, 3) + 1):
         group = guarantee.farther(times)
         each = (
-            short(upwards(group.epsilon(plan.delta, unit, plan.conversion))) + name
+            short(upwards(group.epsilon(delta, unit, conversion))) + name
             for unit, name in units.items()
         )
         said.append(f"{' and '.join(each)} for one who is in {times}")
     return (
-        f" If that is wrong, epsilon at delta {short(plan.delta)} is {', '.join(said)}: mu grows "
+        f" If that is wrong, epsilon at delta {short(delta)} is {', '.join(said)}: mu grows "
         "with their number, rho with its square."
     )
 
@@ -318,12 +316,13 @@ def _persons(calibrated: CalibratedPlan) -> list[str]:
 
 
 def _assumptions(calibrated: CalibratedPlan, facts: Facts) -> list[str]:
-    plan = calibrated.plan
+    plan, twice = calibrated.plan, ""
+    if facts.private:
+        teachers = plan.participants.teachers
+        guarantee = calibrated.guarantee
+        twice = several_times(guarantee, {"patient": ""}, teachers, plan.delta, plan.conversion)
     sentences = [
-        "No patient is in more than one cohort."
-        + several_times(
-            calibrated, {"patient": ""}, plan.participants.teachers, private=facts.private
-        ),
+        "No patient is in more than one cohort." + twice,
         "No query shows a patient of a cohort.",
         *_persons(calibrated),
         "A teacher depends on its own cohort and on the shared initialisation, and that "
