@@ -282,7 +282,7 @@ COMMANDS = (
     Command("release create --preset paper", _create("--preset", "paper")),
     Command(
         "release create --unit image",
-        _create("--unit", "image", "--signed", *_STATISTICS),
+        _create("--unit", "image", "--images-per-person", "1", "--signed", *_STATISTICS),
         of_images=True,
     ),
     Command("release create, private folder copied", _create(), copied=True),

@@ -58,7 +58,7 @@ def print_card(release: AnyRelease) -> None:
         console.print(f"[bold]{title.replace('_', ' ').capitalize()}[/]")
         for sentence in release.statement[title]:
             console.print(f"- {sentence}", markup=False)
-    console.print("[bold]Who is where[/]")
+    console.print("[bold]Overlap[/]")
     for sentence in said_of_overlap(release.manifest.record["overlap"]):
         console.print(f"- {sentence}", markup=False)
     console.print()

@@ -167,6 +167,10 @@ def simulate(
     preset: options.Preset = "honest",
     released: options.Released = None,
     unit: options.ChosenUnit = None,
+    images_per_person: Annotated[
+        int, typer.Option(help="Most query images of one person; 0: as their records say.")
+    ] = 0,
+    accept: Accept = None,
     seed: Annotated[int, typer.Option(help="Of the noise; a rehearsal protects nobody.")] = 0,
     as_json: _Json = False,
 ) -> None:
@@ -189,6 +193,8 @@ def simulate(
         "preset": preset,
         "train": False,
         "seed": seed,
+        "images_per_person": images_per_person,
+        "accept": list(accept or ()),
         "plan": {name: value for name, value in choices.items() if value is not None},
     }
     place = out.with_name(f"{out.name}.rehearsal") if work is None else work

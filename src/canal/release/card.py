@@ -65,7 +65,7 @@ def render(manifest: Manifest) -> str:
         section("Mechanism", sentences(statement["mechanism"])),
         section("Not protected", sentences(statement["not_protected"])),
         section("Assumptions", sentences(statement["assumptions"])),
-        section("Who is where", sentences(said_of_overlap(manifest.record["overlap"]))),
+        section("Overlap", sentences(said_of_overlap(manifest.record["overlap"]))),
         section("About this release", about_table(manifest)),
         section("In this folder", *_folder(manifest)),
         section("Ledger", *ledger_table(manifest)),
