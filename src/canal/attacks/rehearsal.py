@@ -271,7 +271,9 @@ class Features(Stage):
         return {name: getattr(plan, name) for name in kept} | {"epsilon": epsilon, "released": 48}
 
     def _plan(self, epsilon: float) -> Plan:
-        made: Plan = self._ensemble.plan(self._queries, **self.choices(epsilon))
+        asked = self._queries
+        most = asked.images_per_person  # whom the invented images show is known
+        made: Plan = self._ensemble.plan(asked, images_per_person=most, **self.choices(epsilon))
         return made
 
     @property
