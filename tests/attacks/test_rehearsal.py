@@ -117,6 +117,7 @@ def test_a_site_that_forgets_its_share(faults, monkeypatch):
 @pytest.mark.slow
 def test_a_secret_that_is_the_same_every_time(faults, monkeypatch):
     """No seed that anybody would try; that two releases share their noise shows it."""
+
     def same(cls, path, *more):
         return cls.keep(b"\x5a" * 32, path, *more)
 
