@@ -1,5 +1,6 @@
 """A release of adapters: paid for first, made as it was asked for, and charged once."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -168,6 +169,21 @@ def test_a_private_release_needs_a_ledger_that_is_there(places, make_release, ma
     with pytest.raises(LedgerError, match="have no membership budget"):
         make_release(place.out, cohorts=cohorts, ledger=empty)
     assert not place.out.exists()
+
+
+def test_sites_under_other_names_are_the_same_patients(places, make_release, make_cohorts):
+    place, cohorts = places(), make_cohorts()
+    make_release(place.out, ledger=place.ledger)
+    charged = place.charges()
+    place.ledger.set_budget(("x", "y"), "membership", epsilon=8.0, delta=1e-5)
+    for site, name in zip(cohorts.sites, ("x", "y"), strict=True):
+        site = copy.copy(site)
+        site.cohort = name
+        cohorts.sites = (*cohorts.sites[1:], site)
+    cohorts.progress = lambda count: pytest.fail("a patient was asked")
+    with pytest.raises(LedgerError, match=r"(\d) of the \1 patients of cohort 'x' are bound to"):
+        make_release(place.out.with_name("again"), cohorts=cohorts, ledger=place.ledger)
+    assert place.charges() == charged
 
 
 def test_a_research_run_says_so_and_is_not_charged(places, make_release):

@@ -108,6 +108,9 @@ CONTRADICTIONS = {
     "sampler": put("dice", "noise", "sampler"),
     "claim to be private": put(False, "private"),
     "absence of a charge": put(None, "ledger"),
+    "a smaller total": scaled(0.99, "ledger", "totals", 0, "epsilon_spent"),
+    "a smaller budget": scaled(0.9, "ledger", "totals", 0, "epsilon_budget"),
+    "a cohort without a total": lambda content: content["ledger"]["totals"].pop(),
     "charges, too little": lambda content: scaled(0.99, "ledger", "charges", 0, "rho")(content),
     "charges, too few draws": lambda content: put(1, "ledger", "charges", 3, "draws")(content),
     "charges, somebody missing": lambda content: content["ledger"]["charges"].pop(),
@@ -137,6 +140,9 @@ CHOICES = {
     "adapter": put(["norms"], "plan", "adapter", "parts"),
     "software": put("canal 0.0", "software"),
     "key of the charge": put("0" * 64, "ledger", "key"),
+    "a head of another ledger": put("0" * 64, "ledger", "head", "after"),
+    "a head that was later": put("0" * 64, "ledger", "head", "before"),
+    "a larger budget": scaled(2, "ledger", "totals", 0, "epsilon_budget"),
     "charges, too much": lambda content: scaled(1.01, "ledger", "charges", 0, "rho")(content),
     "order of the rounds": lambda content: content["shards"].reverse(),
 }
@@ -283,7 +289,7 @@ def test_a_research_run_is_not_passed_off_as_private(make_release, tmp_path):
     content = forger.content()
     content["noise"]["source"] = Secret(b"x" * 32, private=True).source
     due = [asdict(each) for each in charges(release.plan.calibrate(), COHORTS)]
-    ledger = {"key": "0" * 64, "charges": due}
+    ledger = {"key": "0" * 64, "charges": due, "head": None, "totals": []}
     forger.forge(derived_anew(content | {"private": True, "ledger": ledger}))
     assert forger.failed(ledger=False) == ["rounds"]
 
@@ -301,7 +307,7 @@ def test_another_ledger_knows_nothing_of_it(victim, tmp_path):
     other.set_budget(COHORTS, "membership", epsilon=8.0, delta=1e-5)
     failed = [check for check in verify(victim.folder, other) if check.passed is False]
     assert [check.what for check in failed] == ["ledger"]
-    assert "charged elsewhere, or not at all" in failed[0].detail
+    assert "the head on the card" in failed[0].detail
 
 
 def test_an_account_at_another_delta(victim):

@@ -89,7 +89,7 @@ def test_a_second_run_changes_nothing(home):
     found = json.loads(call_here(home, *TRAIN, *asked))
     assert contents(home / "adapters") == before
     assert Ledger(home / "ledger.sqlite").rows() == rows
-    assert {row.action for row in rows} == {"budget", "reserve", "commit"}
+    assert {row.action for row in rows} == {"budget", "reserve", "bind", "commit"}
     assert found["kind"] == "adapters"
     assert found["private"]
     assert (found["rounds"], found["patients"], found["relation"]) == (5, 20, "add-remove")

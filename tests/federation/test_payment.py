@@ -4,10 +4,12 @@ import shutil
 
 import pytest
 
+from canal.data import overlap
 from canal.errors import CanalError, FederationError
 from canal.federation import remote
 from canal.federation.aggregate import run, session
 from canal.federation.message import Message
+from canal.privacy import Charge
 from federation.malicious import Malicious, unpaid
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -104,6 +106,20 @@ class TestPayment:
             book.set_budget(name, "paper", epsilon=100.0, delta=1e-5, conversion="paper")
         with pytest.raises(FederationError, match="no patient budget"):
             run(make_order(preset="paper", plan={"epsilon": 8.0}), hospitals.transport)
+
+    def test_patients_who_were_charged_under_another_name(self, hospitals, make_order, caplog):
+        """A site that was renamed has no second budget; why it refuses, only its own log says."""
+        people = [frozenset({f"{number:064x}"}) for number in range(5)]
+        home, ledger = hospitals.home("south"), hospitals.ledger("south")
+        overlap.write(home / "teacher", people, private=True)
+        before = [Charge("before", "patient", 0.1, needs_budget=False)]
+        ledger.reserve("earlier", before, people={"before": people})
+        hospitals.start()
+        with pytest.raises(FederationError, match="south refuses: this site's ledger refuses"):
+            run(make_order(), hospitals.transport)
+        assert "5 of the 5 patients of cohort 'south'" in caplog.text
+        assert len(hospitals.charges("south")) == 1
+        assert not hospitals.charges("north")
 
     def test_a_site_killed_while_it_finishes_destroys_its_secrets_later(
         self, hospitals, make_order, monkeypatch

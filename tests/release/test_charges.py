@@ -1,6 +1,7 @@
 """Who pays for a release, and that it is never less than the release costs."""
 
 import math
+import shutil
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgets import enough_for_patients, just_enough
+from canal.data import overlap
 from canal.errors import BudgetExceededError, ForbiddenError, LedgerError
-from canal.privacy import UNITS, Ledger, Participants
+from canal.privacy import UNITS, Charge, Ledger, Participants
 from canal.release.aggregator import create
 from canal.release.charges import charges, covers, payers
+from canal.release.digits import number, upwards
+from canal.release.manifest import Manifest
 from canal.release.options import Options
 from canal.release.plan import Plan
 from canal.release.verification import verify
@@ -290,3 +294,66 @@ def test_what_a_ledger_forbids_is_not_computed(tmp_path, ensemble, queries, make
     ledger.allow("south", [kind])
     assert not create(tmp_path / "r", ensemble, queries, plan, ledger=ledger, **how).private
     assert not rows_of(ledger)
+
+
+def test_a_cohort_is_its_patients_not_its_name(tmp_path, ensemble, queries, make_plan, ledger):
+    """Released again under another name, with the same patients: there is no second budget."""
+
+    def crowd(number):
+        return tuple(frozenset({f"{100 * number + each:064x}"}) for each in range(9))
+
+    teachers = [replace(t, patients=crowd(n)) for n, t in enumerate(ensemble.teachers)]
+    create(
+        *(tmp_path / "r", replace(ensemble, teachers=tuple(teachers)), queries, make_plan()),
+        ledger=ledger,
+    )
+    assert [row.cohort for row in ledger.rows() if row.action == "bind"] == list(COHORTS)
+    charged = rows_of(ledger)
+    ledger.set_budget("renamed", "patient", epsilon=20.0, delta=1e-5)
+    renamed = [replace(teachers[0], cohort="renamed"), *teachers[1:]]
+    start = Options(progress=lambda count: pytest.fail("a network was asked"))
+    with pytest.raises(LedgerError, match="9 of the 9 patients of cohort 'renamed' are bound to "):
+        create(
+            *(tmp_path / "s", replace(ensemble, teachers=tuple(renamed)), queries, make_plan()),
+            ledger=ledger,
+            options=start,
+        )
+    # A patient of another cohort of the ledger, whose image the recipient sees.
+    public = [frozenset(overlap.digests(queries.arrays)[:1])]
+    before = [Charge("before", "patient", 0.1, needs_budget=False)]
+    ledger.reserve("earlier", before, people={"before": public})
+    with pytest.raises(LedgerError, match="1 of cohort 'before'; leave them out of the queries"):
+        create(
+            *(tmp_path / "s", replace(ensemble, teachers=tuple(teachers)), queries, make_plan()),
+            ledger=ledger,
+            options=start,
+        )
+    assert rows_of(ledger) == charged | {("before", "patient"): 0.1}
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_card_has_the_head_and_the_running_total(tmp_path, ensemble, queries, make_plan, ledger):
+    """And a copy of a ledger that was charged is found by them."""
+    first = create(*(tmp_path / "first", ensemble, queries, make_plan(epsilon=2.0)), ledger=ledger)
+    for suffix in ("", ".patients"):
+        shutil.copy(f"{ledger.path}{suffix}", tmp_path / f"copy.sqlite{suffix}")
+    copy = Ledger(tmp_path / "copy.sqlite")
+    create(tmp_path / "second", ensemble, queries, make_plan(epsilon=3.0), ledger=copy)
+    made = Manifest.read(tmp_path / "second")
+    totals = {(each["cohort"], each["unit"]): each for each in made.ledger["totals"]}
+    assert set(totals) == {(name, "patient") for name in COHORTS}
+    spent = copy.balance("north", "patient").epsilon_spent
+    assert totals["north", "patient"]["epsilon_spent"] == spent
+    assert first.manifest.ledger["totals"][0]["epsilon_spent"] <= 2.0 < 3.0 < spent < 5.0
+    card = (tmp_path / "second" / "card.html").read_text()
+    for said in (*made.ledger["head"].values(), f">{number(upwards(spent))}<"):
+        assert said in card
+    assert all(check.passed for check in verify(tmp_path / "second", copy))
+    assert all(check.passed for check in verify(tmp_path / "first", ledger))
+    assert all(check.passed for check in verify(tmp_path / "first", copy))
+    (alarm,) = (each for each in verify(tmp_path / "second", ledger) if each.passed is False)
+    assert alarm.what == "ledger"
+    assert "another copy of this ledger was charged" in alarm.detail
+    other = Ledger(tmp_path / "other.sqlite")
+    (alarm,) = (each for each in verify(tmp_path / "second", other) if each.passed is False)
+    assert "this is another ledger" in alarm.detail

@@ -14,7 +14,6 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -53,12 +52,6 @@ class Copied(Victim):
         self.ledger.write_bytes(self.whole_ledger)
 
 
-class Noon(datetime):
-    @classmethod
-    def now(cls, zone=None):
-        return cls(2026, 1, 1, 12, tzinfo=zone)
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory, ensemble, queries, make_plan):
     """A finished release of three shards, and its ledger, which knows another one too."""
@@ -68,7 +61,7 @@ def published(tmp_path_factory, ensemble, queries, make_plan):
         patch.setattr(aggregator, "ROWS", 16)
         # The same bytes in every run, so that the same mutations hit the same places.
         patch.setattr("secrets.token_bytes", rng.randbytes)
-        patch.setattr("canal.privacy.chain.datetime", Noon)
+        patch.setattr("canal.privacy.binding.urandom", rng.randbytes)
         ledger = Ledger(folder / "ledger.sqlite")
         ledger.set_budget(ensemble.cohorts, "patient", epsilon=20.0, delta=1e-5)
         for name, epsilon in (("other", 2.0), ("release", 8.0)):
@@ -183,7 +176,7 @@ def test_a_research_run_is_not_passed_off_as_private(ensemble, queries, make_pla
     content = {name: content[name] for name in content if name not in ("format", "digest")}
     content["noise"]["source"] = Secret(b"x" * 32, private=True).source
     due = [asdict(each) for each in charges(made.plan.calibrate(), ensemble.cohorts)]
-    ledger = {"key": "0" * 64, "charges": due}
+    ledger = {"key": "0" * 64, "charges": due, "head": None, "totals": []}
     forged = Manifest(**derived_anew(content | {"private": True, "ledger": ledger}))
     (made.path / MANIFEST).write_bytes(forged.to_bytes())
     (made.path / CARD).write_bytes(render(forged).encode())

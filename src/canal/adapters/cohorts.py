@@ -39,6 +39,13 @@ class Cohorts(Protocol):
     def claims(self) -> list[list[str]]:
         """What determines each site's part, as far as an aggregator may know; private."""
 
+    @property
+    def people(self) -> dict[str, tuple[frozenset[str], ...]]:
+        """The content digests of every patient's images, by cohort, where they are here; private.
+
+        Of sites that are elsewhere nothing: each has a ledger of its own, and binds its own.
+        """
+
     def consider(
         self, agreement: AdapterAgreement, mechanism: Mechanism, secret: Secret, key: str
     ) -> None:
@@ -144,6 +151,11 @@ class LocalCohorts:
     def claims(self) -> list[list[str]]:
         """What determines each site's part; private."""
         return [site.claim for site in self.sites]
+
+    @property
+    def people(self) -> dict[str, tuple[frozenset[str], ...]]:
+        """The content digests of every patient's images, by cohort; private."""
+        return {site.cohort: site.people for site in self.sites}
 
     def consider(
         self,

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from canal.data import overlap
 from canal.errors import DataError, InvalidValueError
 from canal.teachers.batches import augmented, to_float
 
@@ -77,6 +79,11 @@ class Patients:
         """Of everything that determines what they add; private."""
         content = repr((self.arrays.digest, sorted(self.rows.items()), self.views, self.chunk))
         return hashlib.sha256(content.encode()).hexdigest()
+
+    @cached_property
+    def people(self) -> tuple[frozenset[str], ...]:
+        """The content digests of every patient's images; private."""
+        return tuple(overlap.patients(self.arrays).values())
 
     @property
     def claim(self) -> list[str]:

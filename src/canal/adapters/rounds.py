@@ -213,9 +213,15 @@ class _Run:
         key = charge_key(self.secret, self.claim)
         due = charges(self.mechanism.calibrated, self.cohorts.names) if self.private else []
         if due and self.ledger is not None:
-            self.ledger.reserve(key, due, note=f"adapters {self.workspace.out.name}")
+            note = f"adapters {self.workspace.out.name}"
+            self.ledger.reserve(
+                *(key, due),
+                note=note,
+                people=self.cohorts.people,
+                public=self.start.asked or (),
+            )
         self.cohorts.consider(self.agreement, self.mechanism, self.secret, key)
-        return paid(key, due) if due else None
+        return paid(key, due, self.ledger) if due else None
 
     def make(self, receipt: dict[str, Any] | None, record: dict[str, Any]) -> None:
         self.cohorts.begin()

@@ -221,7 +221,11 @@ def train(
     if not (yes or workspace.is_begun):
         _ask_if_far(patients, sum(map(len, people)), at_most=bool(count_patients))
     if book is not None and charged and not workspace.is_begun:
-        book.check(charges(plan.calibrate(), list(sites)))
+        book.check(
+            charges(plan.calibrate(), list(sites)),
+            people={each.cohort: each.people for each in people},
+            public=digests(asked),
+        )
     with measuring("measuring on public images") as progress:
         shared = share(
             *(init, asked, adapter, allocation),

@@ -99,14 +99,17 @@ def show(path: _Path, as_json: _Json = False) -> None:
 def verify(
     path: _Path,
     head: Annotated[
-        str | None, typer.Option(help="A head noted earlier, elsewhere; it must still be there.")
+        list[str] | None,
+        typer.Option(help="A head noted elsewhere, or on a card; it must be there. Or several."),
     ] = None,
     as_json: _Json = False,
 ) -> None:
     """Check that no row was edited, added, moved or taken from the middle; exit code 2 if so."""
     from canal.privacy.ledger import Ledger, head_of
 
-    rows = Ledger(path, must_exist=True).verify(head=head)
+    ledger = Ledger(path, must_exist=True)
+    rows = ledger.verify(head=head or ())
+    ledger.check(())  # whose patients the cohorts are
     found, count = head_of(rows), len(rows)
     if as_json:
         import json
@@ -114,6 +117,20 @@ def verify(
         typer.echo(json.dumps({"ok": True, "rows": count, "head": found}))
     else:
         typer.echo(f"{count} rows, the chain holds; head {found}")
+
+
+@ledger_app.command()
+def head(path: _Path, as_json: _Json = False) -> None:
+    """Print the head: whoever keeps it elsewhere sees later whether rows are gone, or forged."""
+    from canal.privacy.ledger import Ledger, head_of
+
+    rows = Ledger(path, must_exist=True).verify()
+    if as_json:
+        import json
+
+        typer.echo(json.dumps({"head": head_of(rows), "rows": len(rows)}))
+    else:
+        typer.echo(head_of(rows))
 
 
 @ledger_app.command()
@@ -191,6 +208,8 @@ def _said(row: Row) -> str:
     """The note of a row, in words."""
     import json
 
+    if row.action == "bind":
+        return "bound to its patients"
     if row.action != "budget":
         return row.note
     terms = json.loads(row.note)

@@ -7,6 +7,9 @@ alone, and the same terms asked for again after a crash are paid for already.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Sequence
+
 from canal.errors import (
     BudgetExceededError,
     CommittedError,
@@ -19,6 +22,8 @@ from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
 from canal.privacy.ledger import Charge, Ledger
 
+_log = logging.getLogger(__name__)
+
 
 class Payment:
     """What one session costs a site.
@@ -26,10 +31,17 @@ class Payment:
     Args:
         settings: of the site.
         asked: what it is to agree to.
+        people: gives the content digests of every patient's images, where they are known; private.
     """
 
-    def __init__(self, settings: SiteSettings, asked: Asked | Lessons) -> None:
+    def __init__(
+        self,
+        settings: SiteSettings,
+        asked: Asked | Lessons,
+        people: Callable[[], Sequence[frozenset[str]] | None] = lambda: None,
+    ) -> None:
         self.settings = settings
+        self._people = people
         self.terms = asked.terms
         self.due = _due(settings.name, asked)
         self.note = f"terms {asked.terms.digest}"
@@ -44,6 +56,10 @@ class Payment:
         if not self.due or self.is_made:
             return
         ledger = self._ledger
+        try:
+            ledger.check((), people=self.people)
+        except LedgerError as error:
+            raise _reserved(error) from error
         budgets = {(row.cohort, row.unit) for row in ledger.rows() if row.action == "budget"}
         for charge in self.due:
             if (charge.cohort, charge.unit) in budgets:
@@ -74,11 +90,11 @@ class Payment:
             return
         self._refuse_other_use()
         try:
-            self._ledger.reserve(self.terms.key, self.due, note=self.note)
+            self._ledger.reserve(self.terms.key, self.due, note=self.note, people=self.people)
         except BudgetExceededError as error:
             raise RefusalError(_refusal(error.unit)) from error
         except LedgerError as error:
-            raise RefusalError("this site's ledger refuses; its log says why") from error
+            raise _reserved(error) from error
         self._refuse_other_use()
 
     def _refuse_forbidden(self) -> None:
@@ -95,6 +111,12 @@ class Payment:
 
     def _refuse_other_use(self) -> None:
         _ = self.is_made
+
+    @property
+    def people(self) -> dict[str, Sequence[frozenset[str]]]:
+        """By the name of the cohort; private."""
+        known = self._people()
+        return {} if known is None else {self.settings.name: known}
 
     def commit(self, manifest: str) -> None:
         """Note what was published in the end."""
@@ -118,3 +140,9 @@ def _refusal(unit: str) -> str:
         f"the {unit} budget of this site does not cover this release; ask for a smaller epsilon, "
         "or have its privacy officer raise the budget"
     )
+
+
+def _reserved(error: LedgerError) -> RefusalError:
+    """A refusal that says no more; its reason may tell of patients, and is for this site's log."""
+    _log.warning("the ledger refuses: %s", error)
+    return RefusalError("this site's ledger refuses; its log says why")

@@ -98,6 +98,11 @@ class RemoteSites:
         told = {name: self._members[name].head.get("claim") for name in self.cohorts}
         return [list(claim) if claim else [name] for name, claim in told.items()]
 
+    @property
+    def people(self) -> dict[str, tuple[frozenset[str], ...]]:
+        """Nothing: each site binds its own, in its own ledger."""
+        return {}
+
     def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """C and grid of the bottleneck, as the initialisation has them."""
         import torch

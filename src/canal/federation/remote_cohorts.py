@@ -72,6 +72,11 @@ class RemoteCohorts:
         told = {name: self._members[name].head.get("claim") for name in self.names}
         return [list(claim) if claim else [name] for name, claim in told.items()]
 
+    @property
+    def people(self) -> dict[str, tuple[frozenset[str], ...]]:
+        """Nothing: each site binds its own, in its own ledger."""
+        return {}
+
     def consider(
         self,
         agreement: AdapterAgreement,

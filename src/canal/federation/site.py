@@ -4,7 +4,8 @@ Whatever is asked, a site
 
 * knows its own terms (`site.toml`), its own ledger and the fingerprints of the other sites; none of
   them can be changed from outside;
-* derives every sigma from the plan again, and pays before it reads a private tensor;
+* derives every sigma from the plan again, and pays before a private tensor is read for an answer
+  (before that, images are compared with those that its ledger knows);
 * answers about a query once: asked again, it sends the same bytes; asked otherwise, it refuses;
 * says nothing about its data beside what it pays for. An error while private data were read is
   reported as such, without a reason; the reason is in the site's own log.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -133,17 +134,28 @@ class Site:
         """Say whether this site would agree; nothing is charged."""
         journal = self._journal(message)
         with journal.open():
-            Payment(self.settings, self._check(message, journal)).check()
+            self._payment(self._check(message, journal)).check()
         return _yes()
 
     def _agree(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open():
             asked = self._check(message, journal)
-            Payment(self.settings, asked).make()
+            self._payment(asked).make()
             journal.agree(asked.terms.to_json())
             self._asked[asked.terms.session] = asked
             return _yes(there=asked.queries.there if isinstance(asked, Asked) else [])
+
+    def _payment(self, asked: Asked | Lessons) -> Payment:
+        """With whose patients they are: the ledger sees whether another cohort has them."""
+
+        def people() -> Sequence[frozenset[str]] | None:
+            if isinstance(asked, Asked):
+                return self.cohort.teacher.patients
+            agreed = asked.terms.adapters
+            return self.cohort.patients(agreed.initialisation, agreed.views).people
+
+        return Payment(self.settings, asked, people)
 
     def _check(self, message: Message, journal: Journal) -> Asked | Lessons:
         """Refuse terms that are not this site's, or not those that it agreed to before."""

@@ -16,6 +16,7 @@ To be read in this order, each on its own page:
 `ziggurat`      standard normals from such a stream
 `lattice`       integer noise on integer sums
 `chain`         rows that nobody edits unseen
+`binding`       whose patients a cohort has
 `ledger`        who may spend what, and what was spent
 ==============  ================================================================================
 """

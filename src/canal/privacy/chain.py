@@ -14,9 +14,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from canal.clock import now
 from canal.errors import LedgerError, LedgerTamperedError
 
 GENESIS = hashlib.sha256(b"canal ledger 1").hexdigest()
@@ -49,13 +49,14 @@ class Row:
     Args:
         seq: its number, from 1.
         at: when it was written, UTC.
-        action: `budget`, `reserve`, `commit`, `forbid` or `allow`.
+        action: `budget`, `reserve`, `commit`, `forbid`, `allow` or `bind`.
         cohort: whose budget.
         unit: of privacy; empty where a row is about none.
         rho: of the budget or the charge.
         draws: noise values behind the charge.
         key: of the release; empty where a row is about none.
-        note: for people; the terms of a budget, as JSON; what is forbidden or allowed.
+        note: for people; the terms of a budget, as JSON; what is forbidden or allowed; the keyed
+            digest of a cohort's patients.
         hash: of this row and the one before.
     """
 
@@ -151,7 +152,7 @@ class Writer:
     ) -> None:
         """Add a row at the end."""
         previous = self.rows[-1].hash if self.rows else GENESIS
-        at = datetime.now(UTC).isoformat(timespec="seconds")
+        at = now().isoformat(timespec="seconds")
         fields = (len(self.rows) + 1, at, action, cohort, unit, rho, draws, key, note)
         row = Row(*fields, hash=Row(*fields).digest(previous))
         values = list(asdict(row).values())

@@ -9,12 +9,13 @@ reservation counts as spent for ever, since nobody can prove that its noise was 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from canal.errors import (
     BudgetExceededError,
@@ -24,6 +25,7 @@ from canal.errors import (
     LedgerError,
     LedgerTamperedError,
 )
+from canal.privacy.binding import BIND, MOSTLY, Binding, Patients, Shared
 from canal.privacy.chain import GENESIS, Chain, Row
 from canal.privacy.gaussian import Conversion, rho_from_epsilon
 from canal.privacy.precision import epsilon_of_release, rho_for_release
@@ -32,6 +34,15 @@ from canal.privacy.units import Unit, check_unit
 Status = Literal["new", "reserved", "committed"]
 # Releases that protect nobody: with noise that anyone can make again, or with none.
 Unprotected = Literal["seeded", "noiseless"]
+_GREW = (
+    "%d patients are new in cohort %r, and %d were in it before; what it was charged and will be "
+    "stands for all of them"
+)
+_UNKNOWN = (
+    "it is not known whose patients cohort %r has, so nobody can see whether they are charged "
+    "under another name; train its teacher again, with this version"
+)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -193,8 +204,16 @@ class Ledger:
                     f"patients allow it with `canal ledger allow {self.path} {flags} --{kind}`"
                 )
 
-    def reserve(self, key: str, charges: Sequence[Charge], *, note: str = "") -> Status:
-        """Charge a release before it is made, all cohorts or none.
+    def reserve(
+        self,
+        key: str,
+        charges: Sequence[Charge],
+        *,
+        note: str = "",
+        people: Mapping[str, Patients] | None = None,
+        public: Collection[str] = (),
+    ) -> Status:
+        """Charge a release before it is made, all cohorts or none, and bind them to their patients.
 
         Args:
             key: digest of all that determines the release: plan, teachers, images, and the
@@ -202,13 +221,18 @@ class Ledger:
                 however often it is asked for.
             charges: what it costs each cohort.
             note: a word for people.
+            people: the content digests of the images of every patient, by cohort, as far as they
+                are known; private. None: not asked. They are compared with those of every cohort
+                that was charged before, and bound to the names of theirs.
+            public: content digests of the images that the recipient may see.
 
         Returns:
             `new` if it was charged now, else how far it had come.
 
         Raises:
             BudgetExceededError: with requested and remaining; nothing is charged.
-            LedgerError: a cohort without a budget, or the same key with other charges.
+            LedgerError: a cohort without a budget, or the same key with other charges; patients who
+                are most of another cohort, or are shown on public images.
         """
         _check_text("key", key)
         if not charges:
@@ -226,6 +250,7 @@ class Ledger:
                         "release needs a different key"
                     )
                 return "committed" if _is_committed(writer.rows, key) else "reserved"
+            binding, shared = self._compare(writer.rows, people or {}, public)
             _check(writer.rows, charges)
             for charge in charges:
                 writer.append(
@@ -234,15 +259,67 @@ class Ledger:
                     key=key,
                     note=str(note),
                 )
+            known = binding.cohorts
+            named = dict.fromkeys(c.cohort for c in charges if c.unit != "image")
+            grown = (
+                []
+                if people is None
+                else binding.bind({each: people.get(each, ()) for each in named})
+            )
+            for cohort, seal, *_ in grown:
+                writer.append(BIND, cohort, "", 0.0, draws=0, key="", note=seal)
+        for cohort, _, new, old in grown:
+            if new and cohort in known:
+                _log.warning(_GREW, new, cohort, old)
+        for each in shared:
+            _log.warning("%s; they pay for both, and neither budget sees the other", each)
+        if people is not None:
+            for cohort in named:
+                if cohort not in people:
+                    _log.warning(_UNKNOWN, cohort)
         return "new"
 
-    def check(self, charges: Sequence[Charge]) -> None:
+    def check(
+        self,
+        charges: Sequence[Charge],
+        *,
+        people: Mapping[str, Patients] | None = None,
+        public: Collection[str] = (),
+    ) -> None:
         """Refuse what `reserve` would refuse now of a new release; nothing is charged.
 
         Args:
             charges: what it would cost each cohort.
+            people: who is in the cohorts, as for `reserve`.
+            public: content digests of the images that the recipient may see.
         """
-        _check(self.rows(), charges)
+        rows = self.rows()
+        self._compare(rows, people or {}, public)
+        _check(rows, charges)
+
+    def _compare(
+        self, rows: Sequence[Row], people: Mapping[str, Patients], public: Collection[str]
+    ) -> tuple[Binding, list[Shared]]:
+        """Refuse patients who would spend twice, or who are public; say who is in two cohorts."""
+        binding = Binding(self.path, rows)
+        shown = binding.shown(people, public)
+        if shown:
+            said = ", ".join(f"{count} of cohort {name!r}" for name, count in shown.items())
+            raise LedgerError(
+                "images that the recipient may see are of patients whom this ledger protects: "
+                f"{said}; leave them out of the queries"
+            )
+        shared = binding.shared(people)
+        for cohort in people:
+            mine = [each for each in shared if each.cohort == cohort]
+            if any(each.is_mostly for each in mine) or (
+                sum(each.patients for each in mine) >= MOSTLY * len(people[cohort]) > 0
+            ):
+                raise LedgerError(
+                    f"{'; '.join(map(str, mine))}: they would have a second budget; charge them "
+                    "under the name that they are bound to, or leave them out"
+                )
+        return binding, shared
 
     def commit(self, key: str, *, note: str = "") -> None:
         """Note that a reserved release is finished; saying it twice is saying it once.
@@ -285,22 +362,28 @@ class Ledger:
         """Every row, once the chain was found to hold."""
         return self._chain.rows()
 
-    def verify(self, *, head: str | None = None) -> list[Row]:
+    def verify(self, *, head: str | Sequence[str] = ()) -> list[Row]:
         """Check every row against the chain; give them.
 
         Args:
-            head: a head noted elsewhere, earlier; it must still be part of the chain.
+            head: a head noted elsewhere, earlier, or several; each must be part of the chain.
 
         Raises:
             LedgerTamperedError: and says at which row.
         """
         rows = self.rows()
-        if head is not None and head not in {GENESIS, *(row.hash for row in rows)}:
+        heads = [head] if isinstance(head, str) else head
+        for missing in (each for each in heads if not is_head(rows, each)):
             raise LedgerTamperedError(
-                f"head {head[:12]} is not in {self.path}: rows that were there are gone, "
-                "or this is another ledger"
+                f"head {missing[:12]} is not in {self.path}: rows that were there are gone, or "
+                "another copy of this ledger was charged; find the one that has it"
             )
         return rows
+
+
+def is_head(rows: Sequence[Row], head: str) -> bool:
+    """Whether the ledger ended there at some time."""
+    return head in {GENESIS, *(row.hash for row in rows)}
 
 
 def head_of(rows: Sequence[Row]) -> str:
@@ -312,6 +395,40 @@ def balances(rows: Sequence[Row]) -> list[Balance]:
     """Every cohort and unit that has a budget, in order of name."""
     budgets = sorted({(row.cohort, row.unit) for row in rows if row.action == "budget"})
     return [_balance(rows, cohort, check_unit(unit)) for cohort, unit in budgets]
+
+
+def receipt(rows: Sequence[Row], key: str) -> dict[str, Any]:
+    """What a release may publish of the ledger that it was charged to, as plain values.
+
+    It follows from the rows up to the charge alone, so it is the same whenever it is asked for.
+    It tells of budgets and of plans, which are public numbers, and of no patient: what a release
+    costs is worked out from its plan. Heads are hashes that also cover keyed digests; without the
+    keys they are random numbers.
+
+    Args:
+        rows: of a ledger in which the key is reserved.
+        key: of the reservation.
+    """
+    mine = [row for row in rows if row.action == "reserve" and row.key == key]
+    if not mine:
+        raise LedgerError(f"release {key[:12]} was never reserved; reserve it first")
+    until = rows[: mine[-1].seq]
+    charged = {(row.cohort, row.unit) for row in mine}
+    return {
+        "head": {"before": head_of(rows[: mine[0].seq - 1]), "after": head_of(until)},
+        "totals": [
+            {
+                "cohort": balance.cohort,
+                "unit": balance.unit,
+                "epsilon_spent": balance.epsilon_spent,
+                "epsilon_budget": balance.epsilon_budget,
+                "delta": balance.delta,
+                "conversion": balance.conversion,
+            }
+            for balance in balances(until)
+            if (balance.cohort, balance.unit) in charged
+        ],
+    }
 
 
 def forbidden(rows: Sequence[Row], cohort: str) -> frozenset[Unprotected]:

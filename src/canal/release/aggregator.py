@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from canal.data import overlap
 from canal.errors import ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Ledger
@@ -212,9 +213,14 @@ class _Run:
         due = charges(flat, self.sites.cohorts)
         if self.ledger is not None:
             check_queries(self.ledger, flat)
-            self.ledger.reserve(key, due, note=f"release {self.workspace.out.name}")
+            self.ledger.reserve(
+                *(key, due),
+                note=f"release {self.workspace.out.name}",
+                people=self.sites.people,
+                public=overlap.digests(self.queries.arrays),
+            )
         self.sites.consider(self.agreement, self.secret, key)
-        return paid(key, due)
+        return paid(key, due, self.ledger)
 
     def _statistics(self) -> Statistics:
         """Caps and importance: those that were drawn before, or drawn now."""

@@ -255,6 +255,35 @@ def ledger_table(manifest: Manifest) -> Iterable[str]:
         for c in ledger["charges"]
     ]
     yield table(("Cohort", "Unit", "ρ", "Noise values"), rows, numbers=(2, 3))
+    totals = ledger["totals"]
+    if totals:
+        yield "<p>What each cohort has spent in all, with this release, of what it may spend:</p>"
+        spent = [
+            (
+                *(escape(total["cohort"]), escape(total["unit"])),
+                *(number(upwards(total["epsilon_spent"])), number(total["epsilon_budget"])),
+                number(total["delta"]),
+            )
+            for total in totals
+        ]
+        yield table(("Cohort", "Unit", "ε spent", "ε budget", "δ"), spent, numbers=(2, 3, 4))
+        yield note(
+            "Sums of what releases cost by their plans; no patient’s data enter them. What holds "
+            "over all releases, however they were chosen, is the budget."
+        )
+    head = ledger["head"]
+    if head is not None:
+        yield facts(
+            [
+                ("Head before", code(head["before"])),
+                ("Head after", code(head["after"])),
+            ]
+        )
+        yield note(
+            "The ledger’s own digest of all its rows, before and after this charge. A ledger that "
+            "does not hold both is not the one that was charged, or lost rows: "
+            "canal ledger verify LEDGER --head HEAD."
+        )
 
 
 def commands() -> Iterable[str]:

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from canal.errors import CanalError, MismatchError, ReleaseError
-from canal.privacy.ledger import Ledger
+from canal.privacy.chain import GENESIS, Row
+from canal.privacy.ledger import Ledger, is_head, receipt
+from canal.privacy.precision import epsilon_of_release
 from canal.release.charges import QUERIES
 from canal.release.digits import short, upwards
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
@@ -269,6 +271,7 @@ def check_derived(
         raise ReleaseError("the charges are not everyone's, or below what the release costs")
     if manifest.ledger is not None:
         _check_charges(manifest)
+        _check_totals(manifest.ledger, manifest.participants["cohorts"])
 
 
 def _check_charges(manifest: Manifest) -> None:
@@ -288,6 +291,33 @@ def _check_charges(manifest: Manifest) -> None:
                     f"cohort {cohort!r} was charged less for unit {unit} than the statement says "
                     "that the release costs"
                 )
+
+
+def _check_totals(paid: dict[str, Any], cohorts: Sequence[str]) -> None:
+    """Refuse running totals that no ledger can have had behind these charges.
+
+    Args:
+        paid: what the manifest says of its charges.
+        cohorts: that took part.
+    """
+    head, totals = paid["head"], paid["totals"]
+    if head is None and totals == []:  # charged at sites elsewhere, which keep theirs
+        return
+    for name in ("before", "after"):
+        if len(bytes.fromhex(head[name])) != 32:
+            raise ReleaseError(f"the head {name} the charge is no SHA-256")
+    charged = {(each["cohort"], each["unit"]): each for each in paid["charges"]}
+    for total in totals:
+        mine = charged[total["cohort"], total["unit"]]
+        least = epsilon_of_release(mine["rho"], total["delta"], mine["draws"], total["conversion"])
+        most = (1 + _CLOSE) * total["epsilon_budget"]
+        if not (1 - _CLOSE) * least <= total["epsilon_spent"] <= most:
+            raise ReleaseError(
+                f"the running total of cohort {total['cohort']!r} is below what this release "
+                "costs, or above its budget"
+            )
+    if {total["cohort"] for total in totals} < set(cohorts):
+        raise ReleaseError("a cohort has no running total")
 
 
 def derived_again(manifest: Manifest) -> str:
@@ -324,6 +354,9 @@ def _ledger(manifest: Manifest, ledger: Ledger) -> str:
     stated = manifest.ledger or {}
     key, charged = str(stated["key"]), list(stated["charges"])
     due = {(c["cohort"], c["unit"]): [c["rho"], c["draws"]] for c in charged}
+    head = stated["head"]
+    if head is not None:  # of sites elsewhere there is none
+        _check_head(head, rows, ledger.path)
     # A site's own ledger knows of its own cohort, and of that alone.
     kept = {row.cohort for row in rows if row.key == key}
     if len(kept) == 1:
@@ -344,9 +377,32 @@ def _ledger(manifest: Manifest, ledger: Ledger) -> str:
                 f"{manifest.digest[:DIGEST]}…; the folder was changed after it was published",
                 files={MANIFEST: {"expected": paid, "found": manifest.digest}},
             )
+    if head is not None and not same(
+        {name: stated[name] for name in ("head", "totals")}, receipt(rows, key)
+    ):
+        raise ReleaseError(
+            f"{ledger.path} had other heads or totals at this charge than the card says"
+        )
     others = {charge["cohort"] for charge in charged} - {cohort for cohort, *_ in due}
     return f"charged once to {', '.join(sorted({str(cohort) for cohort, *_ in due}))}" + (
         f"; of {', '.join(sorted(map(str, others)))} this ledger knows nothing" if others else ""
+    )
+
+
+def _check_head(head: dict[str, Any], rows: Sequence[Row], path: Path) -> None:
+    """The ledger at hand is the one that was charged, not a copy from before."""
+    before, after = str(head["before"]), str(head["after"])
+    if is_head(rows, after):
+        return
+    copied = before != GENESIS and is_head(rows, before)
+    raise ReleaseError(
+        f"the head on the card, {after[:DIGEST]}…, is not in {path}: "
+        + (
+            "another copy of this ledger was charged, so more was spent than this copy knows of; "
+            "find the other, and use that one alone"
+            if copied
+            else "this is another ledger, or rows of it are gone; give the one that was charged"
+        )
     )
 
 

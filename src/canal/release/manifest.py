@@ -37,7 +37,8 @@ class Manifest:
         mechanism: noise and lattice; follows from plan and statistics.
         participants: cohorts, shared initialisation, the layer that was tapped if one was.
         noise: where it came from.
-        ledger: key and charges; null where nothing is charged.
+        ledger: key and charges, the ledger's heads before and after, and what each cohort has
+            spent in all; null where nothing is charged.
         record: what its makers say about it (`canal.release.record`): day, purpose, contact, code.
         shards: files, their digests and rows.
         rows: what is in every row of a shard (the id of a query, the number of a round), with the

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from canal.errors import CommittedError, LedgerError, ReleaseError
-from canal.privacy.ledger import Charge, Ledger
+from canal.privacy.ledger import Charge, Ledger, receipt
 from canal.privacy.randomness import Secret
 from canal.release.conditions import Noisy
 from canal.release.manifest import Manifest
@@ -74,13 +74,21 @@ def secret_of(workspace: Workspace, plan: Noisy, seed: int | None) -> Secret:
     return workspace.secret(of_noise=plan.trust != "secure-sum")
 
 
-def paid(key: str, due: Sequence[Charge]) -> dict[str, Any]:
-    """What a manifest says of the charges."""
+def paid(key: str, due: Sequence[Charge], ledger: Ledger | None) -> dict[str, Any]:
+    """What a manifest says of the charges.
+
+    Args:
+        key: that they were made under.
+        due: all of them.
+        ledger: that was charged, if it is here. What the ledgers of sites elsewhere hold beside
+            these charges stays with the sites.
+    """
     entries = [
         {"cohort": each.cohort, "unit": each.unit, "rho": each.rho, "draws": each.draws}
         for each in due
     ]
-    return {"key": key, "charges": entries}
+    more = {"head": None, "totals": []} if ledger is None else receipt(ledger.rows(), key)
+    return {"key": key, "charges": entries} | more
 
 
 def publish(

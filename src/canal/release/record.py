@@ -7,13 +7,13 @@ so that a run that was cut off publishes the record that it began with.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from canal.clock import now
 from canal.data.overlap import CHECKED, NOT_CHECKED
 from canal.errors import InvalidValueError, ReleaseError
 from canal.files import fsync_folder, replace_file
@@ -80,15 +80,7 @@ def today() -> str:
 
     With that variable a seeded release has the same bytes on every day.
     """
-    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if not fixed:
-        return datetime.now(UTC).date().isoformat()
-    try:
-        return datetime.fromtimestamp(int(fixed), UTC).date().isoformat()
-    except (ValueError, OverflowError, OSError) as error:
-        raise InvalidValueError(
-            f"SOURCE_DATE_EPOCH = {fixed!r} must be a number of seconds since 1970; unset it"
-        ) from error
+    return now().date().isoformat()
 
 
 def keep(path: Path, about: About, overlap: Mapping[str, str]) -> dict[str, Any]:

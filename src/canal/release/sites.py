@@ -54,6 +54,13 @@ class Sites(Protocol):
     def claims(self) -> list[list[str]]:
         """What determines each teacher's features, as far as an aggregator may know; private."""
 
+    @property
+    def people(self) -> dict[str, tuple[frozenset[str], ...]]:
+        """The content digests of every patient's images, by cohort, where they are known; private.
+
+        Of sites that are elsewhere nothing: each has a ledger of its own, and binds its own.
+        """
+
     def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """C and grid of the bottleneck for images of this size."""
 
@@ -120,6 +127,12 @@ class LocalSites:
     def claims(self) -> list[list[str]]:
         """What determines each teacher's features; private."""
         return self.ensemble.claims
+
+    @property
+    def people(self) -> dict[str, tuple[frozenset[str], ...]]:
+        """The content digests of every patient's images, by cohort, where they are known."""
+        known = ((each.cohort, each.patients) for each in self.ensemble.teachers)
+        return {cohort: patients for cohort, patients in known if patients is not None}
 
     def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """C and grid of the bottleneck for images of this size."""
