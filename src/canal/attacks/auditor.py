@@ -205,11 +205,17 @@ class Auditor(ABC):
         return self.values if self.noisy else 0.0
 
     def _rehearse(self, rehearsal: Rehearsal, folder: Path) -> list[Check]:
+        import torch
+
         folder.mkdir()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # networks are so small that more of them wait for each other
         try:
             return rehearsal(self.release, folder)
         except CanalError as error:  # such as an epsilon that is too small for so few sites
             return [Check("rehearsal", None, f"this plan cannot be rehearsed: {error}")]
+        finally:
+            torch.set_num_threads(threads)
 
     @property
     def _secret(self) -> bool:
