@@ -148,8 +148,9 @@ def across(
     from PIL import Image
 
     from canal.federation import remote
-    from canal.federation.aggregate import run
+    from canal.federation.aggregate import read_queries, run
     from canal.federation.settings import Order
+    from canal.models import checkpoint
     from canal.release.ensemble import load_ensemble
     from canal.release.queries import Queries
     from federation.conftest import Hospitals
@@ -189,8 +190,9 @@ def across(
         **(fitting | choices),
     )
     published = run(order, hospitals.transport)
+    arrays = read_queries(order, checkpoint.describe(made.init)).arrays
     looks: list[Look] = [
-        ("verify", partial(verified, published.path, hospitals.ledger(name), None, None))
+        ("verify", partial(verified, published.path, hospitals.ledger(name), made.init, arrays))
         for name in SITES
     ]
     looks.append(("audit", lambda: audited(published)))
@@ -200,11 +202,13 @@ def across(
     return looks
 
 
-def verified(path: Path, ledger, init: Path | None, asked) -> list[str]:
+def verified(path: Path, ledger, init: Path, asked) -> list[str]:
     """What `canal release verify` finds, of a reader who has the ledger and the public inputs."""
     from canal.adapters.kinds import verify
+    from canal.release.recompute import PublicInputs
 
-    return [f"{c.what}: {c.detail}" for c in verify(path, ledger) if c.passed is False]
+    checks = verify(path, ledger, PublicInputs(init, asked))
+    return [f"{check.what}: {check.detail}" for check in checks if check.passed is False]
 
 
 def audited(release) -> list[str]:

@@ -13,6 +13,7 @@ from canal.release import verification as features
 from canal.release.account import account as price_features
 from canal.release.checks import Check
 from canal.release.manifest import Manifest
+from canal.release.recompute import PublicInputs, not_recomputed
 from canal.release.store import Release
 from canal.release.verdict import Verdict
 
@@ -29,12 +30,16 @@ def open_release(path: Path | str) -> AnyRelease:
     return kind.open(path)
 
 
-def verify(path: Path | str, ledger: Ledger | None = None) -> list[Check]:
+def verify(
+    path: Path | str, ledger: Ledger | None = None, public: PublicInputs | None = None
+) -> list[Check]:
     """Check everything of a release that can be checked.
 
     Args:
         path: the release folder.
         ledger: that was charged, where the reader has it.
+        public: initialisation and recipient's images, where the reader has them: what is public
+            is computed again.
     """
     path = Path(path)
     try:
@@ -42,21 +47,27 @@ def verify(path: Path | str, ledger: Ledger | None = None) -> list[Check]:
     except ReleaseError:
         kind = ""  # the check of the manifest tells what is wrong
     check = adapters.verify if kind == ADAPTERS else features.verify
-    return check(path, ledger)
+    return check(path, ledger, public)
 
 
-def verdict(path: Path | str, ledger: Ledger | None = None) -> Verdict:
+def verdict(
+    path: Path | str, ledger: Ledger | None = None, public: PublicInputs | None = None
+) -> Verdict:
     """Check everything of a release that can be checked, and say what follows for a patient.
 
     Args:
         path: the release folder.
         ledger: that was charged, where the reader has it.
+        public: initialisation and recipient's images, where the reader has them.
     """
-    checks = verify(path, ledger)
+    checks = verify(path, ledger, public)
     try:
-        return Verdict(checks, Manifest.read(Path(path)))
+        manifest = Manifest.read(Path(path))
     except ReleaseError:  # a check says so
         return Verdict(checks, None)
+    if public is None:
+        checks.append(not_recomputed(manifest))
+    return Verdict(checks, manifest)
 
 
 def check_statement(release: AnyRelease) -> None:

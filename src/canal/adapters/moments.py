@@ -86,8 +86,12 @@ class Moments:
                 "recipient's images"
             )
         chosen = share.argsort(descending=True, stable=True)[: min(count, known)].sort().values
-        scale = (energy[chosen] / energy[chosen].mean() + _DAMPING) ** (-power / 2)
-        return _trimmed(factors, chosen, scale.float())
+        return _trimmed(factors, chosen, self.scale(energy[chosen], power).float())
+
+    @staticmethod
+    def scale(energy: Tensor, power: float) -> Tensor:
+        """A of every coordinate that is kept, from its energy."""
+        return (energy / energy.mean() + _DAMPING) ** (-power / 2)
 
 
 def _leading(moment: Tensor) -> tuple[Tensor, Tensor]:

@@ -302,6 +302,7 @@ class _Run:
             "sampler": SAMPLER.decode(),
         }
         facts = facts_of(mechanism.calibrated, noise, self.cohorts.names)
+        measured = self.start.measured
         return Manifest(
             kind=ADAPTERS,
             software=SOFTWARE,
@@ -309,7 +310,8 @@ class _Run:
             statement=state(mechanism.calibrated, facts),
             plan=self.plan.to_json(),
             statistics=self.start.public.to_json()
-            | {"patients": patients, "update": self.start.update.to_json()},
+            | {"patients": patients, "update": self.start.update.to_json()}
+            | ({} if measured is None else {"measured": measured.to_json()}),
             mechanism=mechanism.to_json(),
             participants={
                 "cohorts": list(self.cohorts.names),

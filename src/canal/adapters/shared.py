@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,10 @@ from canal.adapters.machine import check_rows
 from canal.adapters.moments import Moments
 from canal.adapters.patients import CHUNK, Patients
 from canal.adapters.public import Public, measure
-from canal.adapters.start import Start, found_in
+from canal.adapters.start import LOOKS, Measured, Start, found_in
 from canal.adapters.update import UpdateSettings
 from canal.data.overlap import contents, digests
-from canal.errors import DataError, InvalidValueError
-from canal.release.agreement import digest
+from canal.errors import DataError
 from canal.teachers.run import load_initialisation, trained_on
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from canal.adapters.plan import Allocation
     from canal.data.cache import Arrays
     from canal.release.workspace import Workspace
-
-# How often each public image is looked at, differently augmented each time.
-_LOOKS = 8
+# Allocations that look where noise harms.
+BENDING = ("ellipsoid", "channels")
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,18 @@ def share(
     update = UpdateSettings() if update is None else update
     network, about = load_initialisation(init)
     coordinates = adapter.install(network)
-    about_all = [
-        *(about.initialisation, asked.digest, adapter.to_json()),
-        *(allocation, directions, update.power, quantile, views, chunk),
-    ]
-    measured = digest(about_all).hex()
-    public = None if kept is None else found_in(kept, measured, coordinates.groups)
+    measured = Measured(
+        initialisation=about.initialisation,
+        images=asked.digest,
+        adapter=adapter.to_json(),
+        allocation=allocation,
+        directions=directions,
+        power=update.power,
+        quantile=quantile,
+        views=views,
+        chunk=chunk,
+    )
+    public = None if kept is None else found_in(kept, measured.digest, coordinates.groups)
     if public is None:
         public = look(
             *(network, coordinates, asked, allocation),
@@ -121,6 +126,7 @@ def look(
     quantile: float,
     views: int,
     chunk: int,
+    looks: int = LOOKS,
     progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> Public:
     """Measure scales and bounds on the recipient's images, once rows were seen to be independent.
@@ -135,42 +141,95 @@ def look(
         quantile: of the norms, at which patients are clipped.
         views: of an image, as in the rounds.
         chunk: images a pass.
+        looks: at every image, where views vary it.
         progress: called with the number of images that passed, and how many will in all.
     """
-    if not 0 < quantile <= 1:
-        raise InvalidValueError(f"quantile = {quantile!r} must be above 0, and at most 1")
-    if not asked.labelled.any():
-        raise DataError("none of the recipient's images has a label; label a few of them")
-    people = Patients("recipient", asked, views=views, chunk=chunk)
-    rows = [row for rows in people.rows.values() for row in rows]
-    batch = people.batch([(row, 0) for row in np.resize(rows, chunk).tolist()], 0)
-    looks = range(_LOOKS if views else 1)
-    bends = allocation in ("ellipsoid", "channels")
-    total = people.passes * len(looks) * (1 + bool(directions) + bends)
-
-    def tell(count: int) -> None:
-        progress(count, total)
-
-    def passed(gradients: Gradients) -> Iterator[Tensor]:
-        return (part for each in looks for part in people.gradients(gradients, each, tell))
-
-    def seen(gradients: Gradients) -> Iterator[Tensor]:
-        check_rows(gradients, *batch)
-        return passed(gradients)
-
+    told = PublicGradients(network, coordinates, asked, views, chunk, looks)
+    bends = allocation in BENDING
+    total = told.passes * (1 + bool(directions) + bends)
+    told = replace(told, progress=lambda count: progress(count, total))
     basis: Basis | None = None
     if directions:
-        moments = Moments(coordinates.shapes)
-        for part in seen(Gradients(network, coordinates.names)):
+        told.keep_apart()
+        basis = told.moments().basis(directions, power=power)
+    told.keep_apart(basis)
+    return told.measure(allocation, quantile, basis)
+
+
+@dataclass(frozen=True, eq=False)
+class PublicGradients:
+    """The gradients of the recipient's images, and what is measured on them; all of it public.
+
+    Args:
+        network: with the adapter installed.
+        coordinates: of the adapter.
+        asked: the recipient's images.
+        views: of an image, as in the rounds.
+        chunk: images a pass.
+        looks: at every image, where views vary it.
+        progress: called with the number of images that passed.
+    """
+
+    network: nn.Module
+    coordinates: Coordinates
+    asked: Arrays
+    views: int
+    chunk: int
+    looks: int = LOOKS
+    progress: Callable[[int], None] = lambda count: None
+
+    def __post_init__(self) -> None:
+        if not self.asked.labelled.any():
+            raise DataError("none of the recipient's images has a label; label a few of them")
+
+    @cached_property
+    def _people(self) -> Patients:
+        return Patients("recipient", self.asked, views=self.views, chunk=self.chunk)
+
+    @property
+    def _looks(self) -> range:
+        return range(self.looks if self.views else 1)
+
+    @property
+    def passes(self) -> int:
+        """Images that pass through the network for one measurement."""
+        return self._people.passes * len(self._looks)
+
+    def keep_apart(self, basis: Basis | None = None) -> None:
+        """Refuse a machine on which an image's gradient depends on those beside it."""
+        rows = [row for rows in self._people.rows.values() for row in rows]
+        looks = [(row, 0) for row in np.resize(rows, self.chunk).tolist()]
+        check_rows(self._gradients(basis), *self._people.batch(looks, 0))
+
+    def moments(self) -> Moments:
+        """Second moments, from which a basis follows."""
+        moments = Moments(self.coordinates.shapes)
+        for part in self._rows(self._gradients(None)):
             moments.add(part)
-        basis = moments.basis(directions, power=power)
-    curvature = None
-    if bends:
-        curvature = passed(Gradients(network, coordinates.names, Signs(), basis))
-    return measure(
-        seen(Gradients(network, coordinates.names, basis=basis)),
-        *(coordinates.groups, allocation),
-        curvature=curvature,
-        quantile=quantile,
-        basis=basis,
-    )
+        return moments
+
+    def measure(self, allocation: Allocation, quantile: float, basis: Basis | None) -> Public:
+        """Scales, bounds and weights.
+
+        Args:
+            allocation: how noise is to be spread.
+            quantile: of the norms, at which patients are clipped.
+            basis: in which gradients are taken.
+        """
+        names, curvature = self.coordinates.names, None
+        if allocation in BENDING:
+            curvature = self._rows(Gradients(self.network, names, Signs(), basis))
+        return measure(
+            self._rows(self._gradients(basis)),
+            *(self.coordinates.groups, allocation),
+            curvature=curvature,
+            quantile=quantile,
+            basis=basis,
+        )
+
+    def _gradients(self, basis: Basis | None) -> Gradients:
+        return Gradients(self.network, self.coordinates.names, basis=basis)
+
+    def _rows(self, gradients: Gradients) -> Iterator[Tensor]:
+        for each in self._looks:
+            yield from self._people.gradients(gradients, each, self.progress)

@@ -40,17 +40,21 @@ from canal.release.noise_check import (
     some,
     without_direction,
 )
+from canal.release.recompute import PublicInputs
 
 # Values of a round that are looked at together.
 _PART = 1024
 
 
-def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
+def verify(
+    path: Path, ledger: Ledger | None = None, public: PublicInputs | None = None
+) -> list[Check]:
     """Check everything of a release of adapters that can be checked.
 
     Args:
         path: the release folder.
         ledger: that was charged, where the reader has it.
+        public: initialisation and images, where the reader has them.
     """
     checks, opened = Checks(path), []
 
@@ -63,12 +67,17 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     release = opened[0]
     checks.key()
     checks.files(release.manifest, [BASIS] if release.plan.directions else [])
-    if release.plan.directions:
-        checks.look("basis", lambda: _basis(release))
-    checks.look("statement", lambda: _statement(release.manifest))
+    whole = not release.plan.directions or checks.look("basis", lambda: _basis(release))
+    stated = checks.look("statement", lambda: _statement(release.manifest))
     checks.contents(
         "rounds", lambda: _rounds(release), lambda: _noise(release), lambda: _repeats(release)
     )
+    if public is not None and stated and whole:
+        from canal.adapters.recompute import recompute
+
+        recompute(checks, release, public)
+    elif public is not None:
+        checks.skip("public inputs", "not recomputed; what the folder says of them does not hold")
     checks.record(release.manifest)
     checks.card(release.manifest, render)
     checks.ledger(release.manifest, ledger)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,9 +11,12 @@ import typer
 from canal.cli import plan_options as options
 from canal.cli.card import print_card, print_json, print_made, summary
 from canal.cli.ledger import LEDGER, ToCharge, ledger_to_charge
-from canal.cli.network import Accept
+from canal.cli.network import Accept, Normal
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from canal.release.recompute import PublicInputs
     from canal.release.verdict import Verdict
 
 release_app = typer.Typer(no_args_is_help=True, help="Make a release, check it, read its card.")
@@ -154,6 +158,17 @@ def verify(
         Path | None,
         typer.Option(help=f"That was charged; {LEDGER} in this folder.", envvar="CANAL_LEDGER"),
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(help="The shared initialisation: what is public is computed again from it."),
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="The recipient's images, for the same; with --init.")
+    ] = None,
+    split: Annotated[Path | None, typer.Option(help="A split; without it, all cases.")] = None,
+    part: Annotated[str, typer.Option(help="Part of the split that is public.")] = "recipient",
+    normal: Normal = True,
+    accept: Accept = None,
     allow_not_private: Annotated[
         bool,
         typer.Option(
@@ -164,15 +179,18 @@ def verify(
 ) -> None:
     """Check a release without trusting its makers; a patient's epsilon comes first.
 
-    Digests, every number of the statement, the noise, the charge in the ledger. Exit code 2 where
-    a check fails, or where nobody is protected.
+    Digests, every number of the statement, the noise, the charge in the ledger; with --init and
+    --queries also what is public and has no noise. Exit code 2 where a check fails, or where nobody
+    is protected.
     """
     from canal.adapters.kinds import verdict
     from canal.privacy.ledger import Ledger
 
     here = Path(LEDGER)
     where = ledger or (here if here.is_file() else None)
-    found = verdict(folder, None if where is None else Ledger(where, must_exist=True))
+    book = None if where is None else Ledger(where, must_exist=True)
+    with _public_inputs(init, queries, split, part, normal=normal, accept=accept or ()) as public:
+        found = verdict(folder, book, public)
     if as_json:
         print_json(found.to_json())
     else:
@@ -186,6 +204,36 @@ def verify(
                 err=True,
             )
         raise typer.Exit(2)
+
+
+@contextmanager
+def _public_inputs(
+    init: Path | None,
+    queries: Path | None,
+    split: Path | None,
+    part: str,
+    *,
+    normal: bool,
+    accept: Collection[str],
+) -> Iterator[PublicInputs | None]:
+    """What a reader holds, with progress while it is used; None if nothing was given."""
+    from canal.cli.images import Images
+    from canal.cli.progress import counting
+    from canal.errors import InvalidValueError
+    from canal.release.recompute import PublicInputs
+
+    if init is None or queries is None:
+        if any(given is not None for given in (init, queries, split)):
+            missing = "--init" if init is None else "--queries"
+            raise InvalidValueError(
+                f"{missing} is missing: public inputs are computed again from the shared "
+                "initialisation (--init) and the recipient's images (--queries, --split); give both"
+            )
+        yield None
+        return
+    arrays = Images(init, normal=normal, accept=accept).load(queries, split, part, unlabelled=True)
+    with counting("computing public inputs again", None) as progress:
+        yield PublicInputs(init, arrays, progress)
 
 
 _MARKS = {

@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ class Checks:
         try:
             with np.errstate(all="ignore"):  # a forged number may overflow; it will not compare
                 seen = at()
-                self.found.append(Check(what, True, seen) if isinstance(seen, str) else seen)
+                whole = Check(what, True, seen) if isinstance(seen, str) else seen
+                self.found.append(replace(whole, what=what))
         except MismatchError as error:
             self.found.append(Check(what, False, str(error), error.numbers))
         except CanalError as error:

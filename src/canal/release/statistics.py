@@ -161,13 +161,19 @@ def compute(
             )
         networks = [("initialisation", shared)]
         for total in sum_up(
-            calibrated, by_source["public"], queries, networks, check=_refuse, progress=progress
+            calibrated,
+            by_source["public"],
+            queries,
+            networks,
+            check=refuse_broken,
+            progress=progress,
         ):
             made[total.name] = total.published("public")
     return Statistics(made["caps"], made["importance"])
 
 
-def _refuse(network: str, query: str) -> None:
+def refuse_broken(network: str, query: str) -> None:
+    """Refuse a public network that says nothing about a query."""
     raise ReleaseError(f"the shared {network} returns NaN or infinity for query {query!r}")
 
 

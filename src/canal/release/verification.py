@@ -40,6 +40,7 @@ from canal.release.noise_check import (
     without_direction,
 )
 from canal.release.plan import Plan
+from canal.release.recompute import PublicInputs, recompute
 from canal.release.shard import TENSOR
 from canal.release.statement import Facts, state
 from canal.release.statistics import Statistics, Sum
@@ -49,12 +50,15 @@ from canal.release.store import Release
 _ROWS = 32
 
 
-def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
+def verify(
+    path: Path, ledger: Ledger | None = None, public: PublicInputs | None = None
+) -> list[Check]:
     """Check everything of a release of features that can be checked.
 
     Args:
         path: the release folder.
         ledger: that was charged, where the reader has it.
+        public: initialisation and images, where the reader has them.
     """
     checks, opened = Checks(path), []
 
@@ -67,10 +71,14 @@ def verify(path: Path, ledger: Ledger | None = None) -> list[Check]:
     release = opened[0]
     checks.key()
     checks.files(release.manifest)
-    checks.look("statement", lambda: _statement(release.manifest))
+    stated = checks.look("statement", lambda: _statement(release.manifest))
     checks.contents(
         "shards", lambda: _shards(release), lambda: _noise(release), lambda: _repeats(release)
     )
+    if public is not None and stated:
+        recompute(checks, release, public)
+    elif public is not None:
+        checks.skip("public inputs", "not recomputed; the statement contradicts itself")
     checks.record(release.manifest)
     checks.card(release.manifest, render)
     checks.ledger(release.manifest, ledger)
