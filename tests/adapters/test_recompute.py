@@ -37,7 +37,8 @@ def in_a_subspace(init, recipient, make_cohorts, make_plan, tmp_path_factory):
         shared = share(init, asked, some, "flat", directions=40, chunk=4)
         plan = make_plan(adapter=some, parameters=len(shared.coordinates))
         cohorts = LocalCohorts(make_cohorts().sites, shared.network, shared.coordinates)
-        return train(out, cohorts, shared.start, plan, seed=1)
+        # Nobody compares images of whom the makers do not say that they were asked.
+        return train(out, cohorts, replace(shared.start, asked=None), plan, seed=1)
 
     return make
 
