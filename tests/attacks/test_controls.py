@@ -108,6 +108,19 @@ def test_sigma_a_tenth_less_in_one_channel(mechanism, look, monkeypatch):
     assert look(mechanism, "patient") == {"width"}
 
 
+def test_channels_that_are_not_clamped(make_mechanism, look, monkeypatch):
+    """They are priced as √2 apart, and are 2 apart where values below zero are kept."""
+    real = mechanism_module.clip
+
+    def kept(blocks, caps, lattice, *, nonnegative):
+        assert nonnegative
+        return real(blocks, caps, lattice, nonnegative=False)
+
+    monkeypatch.setattr(mechanism_module, "clip", kept)
+    found = look(make_mechanism(), "patient")
+    assert {FEATURES, "distance of a patient"} <= found
+
+
 @pytest.mark.parametrize("every", [1, 16])
 def test_noise_used_again_for_another_image(mechanism, look_at_rows, monkeypatch, every):
     """For all images; or for those of the same row of a batch, which are not neighbours."""

@@ -100,16 +100,18 @@ class World:
 
 
 def feature_teacher(plan: Plan) -> Hostile:
-    """All channels in one place or another; only these places are there."""
+    """All channels in one place or another, and below zero in the other one.
+
+    Where channels are clamped, what is below zero is nothing; where a clamp is missing, it shows.
+    """
     import torch
 
     places = 2 if plan.nonnegative and plan.positions > 1 else 1
     answers = torch.zeros(2, plan.channels, places, dtype=torch.float64)
     answers[0, :, 0] = _HUGE
+    answers[1, :, 0] = -_HUGE
     if places == 2:
-        answers[1, :, 1] = _HUGE
-    elif not plan.nonnegative:
-        answers[1, :, 0] = -_HUGE
+        answers[:, :, 1] = -answers[:, :, 0]
     return Hostile(answers, torch.ones(2, plan.channels, dtype=torch.float64))
 
 
@@ -121,7 +123,8 @@ def statistic_teacher(plan: Plan) -> Hostile:
     answers[0, 0] = _HUGE
     if plan.channels > 1:
         answers[1, 1] = _HUGE
-    return Hostile(answers[..., None], answers)
+    # Energies are never below zero either, and a hostile site says what it likes.
+    return Hostile(answers[..., None], answers - answers.flip(0))
 
 
 def worlds(
