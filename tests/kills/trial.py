@@ -381,7 +381,8 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
                 to the digest of what is in its place, two contents for one charge; in the end,
                 a release that was charged and is not there, or that fails `canal release verify`
     `keys`      in the end or beside a published release, a key anywhere: in memory, in a private
-                folder, in a journal of a site, or its bytes in any file
+                folder, in a journal of a site, or its bytes in any file; in the end, what a copy
+                that was refused had drawn
     `alive`     a process that survived
     ==========  ===============================================================================
 
@@ -419,6 +420,8 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
         leaking = {each for secret in run.secrets for each in files if holds(each, secret)}
         found["keys"] += len(leaking | set(kept))
         found["keys"] += over and any(place.keys.iterdir())
+        # Of a copy that was refused: other bytes under the same noise are as good as the key.
+        found["keys"] += over and any(Workspace(out).is_sealed for out in outs)
     if over:
         for out in published:
             found["lost"] += not all(_verifies(out, path, run) for path in command.ledgers(place))

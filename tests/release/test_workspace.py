@@ -14,6 +14,7 @@ from canal.release.aggregator import create
 from canal.release.ensemble import Ensemble
 from canal.release.options import Options
 from canal.release.verification import verify
+from canal.release.workspace import Workspace
 
 
 class Stop(Exception):  # noqa: N818
@@ -128,6 +129,25 @@ def test_two_copies_of_a_private_folder_publish_one_content(
     assert not left & {"secret", ".secret", "release", "statistics.json"}
     with pytest.raises(ReleaseError, match="choose another --out"):
         create(other, *arguments, ledger=ledger)
+
+
+def test_a_copy_that_was_refused_and_killed_is_cleared_by_the_next_run(
+    copied, stopped, ensemble, queries, make_plan, ledger, monkeypatch
+):
+    """It has the key of what the other copy published, and other bytes under the same noise."""
+    other, arguments = copied(False), (ensemble, queries, make_plan())
+    create(stopped, *arguments, ledger=ledger)
+    with monkeypatch.context() as patch:
+        patch.setattr(aggregator, "SOFTWARE", "canal of tomorrow")
+        patch.setattr(Workspace, "destroy", stop)
+        with pytest.raises(Stop):
+            create(other, *arguments, ledger=ledger)
+    private = other.with_name("release.private")
+    assert {"finished", "secret", "release"} <= {path.name for path in private.iterdir()}
+    with pytest.raises(ReleaseError, match="choose another --out"):
+        create(other, *arguments, ledger=ledger)
+    left = {path.name for path in private.iterdir()}
+    assert not left & {"secret", ".secret", "release", "statistics.json"}
 
 
 def test_two_copies_that_come_to_the_same_bytes_are_one_release(

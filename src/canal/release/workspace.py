@@ -89,6 +89,9 @@ class Workspace:
             if earlier != written(claim):
                 raise ReleaseError(self._difference(earlier, claim))
             if self._finished.exists() and not self.is_published():
+                # A run that was refused its commit may have been killed before it came to this.
+                self.destroy()
+                self._clear()
                 raise ReleaseError(
                     f"this release was finished, and its secret destroyed, but {self.out} is gone; "
                     "bring it back from a copy, or choose another --out and pay again"
