@@ -101,7 +101,9 @@ def features(
     ]
 
 
-def rounds(folder: Path, sites: int = 2, **choices) -> list[Look]:
+def rounds(
+    folder: Path, sites: int = 2, directions: int = 0, parts: tuple[str, ...] = (), **choices
+) -> list[Look]:
     """A private release of gradients over several rounds, and everything that checks one."""
     from canal.adapters.adapter import HEAD, NORMS, Adapter
     from canal.adapters.cohorts import LocalCohorts
@@ -111,12 +113,12 @@ def rounds(folder: Path, sites: int = 2, **choices) -> list[Look]:
     from canal.adapters.shared import share
     from canal.privacy import Ledger
 
-    few = Adapter((NORMS, HEAD))
+    few = Adapter((NORMS, HEAD, *parts))
     fitting = {"epsilon": 8.0, "patients": 12, "sites": sites, "rounds": 4, "adapter": few}
     made = networks(folder / "networks", SMALL)
     asked = drawn(6, SMALL, seed=7)
     allocation = choices.get("allocation", "flat")
-    shared = share(made.init, asked, few, allocation, chunk=4)
+    shared = share(made.init, asked, few, allocation, directions=directions, chunk=4)
     cohorts = [site_of(SITES[number]) for number in range(sites)]
     plan = AdapterPlan(parameters=len(shared.coordinates), **(fitting | choices))
     ledger = Ledger(folder / "ledger.sqlite")
@@ -253,6 +255,7 @@ SCENARIOS: dict[str, Callable[[Path], list[Look]]] = {
     "rounds": lambda folder: rounds(folder, count=0.1),
     "replace": lambda folder: rounds(folder, relation="replace"),
     "channels": lambda folder: rounds(folder, allocation="channels"),
+    "subspace": lambda folder: rounds(folder, directions=40, parts=("upcat_1.*",)),
     "joint": across,
     "joint-private": lambda folder: across(
         folder, preset="paper", plan={"epsilon": 8.0, "released": 16, "unit": "patient"}
