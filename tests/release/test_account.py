@@ -9,6 +9,7 @@ import pytest
 from budgets import just_enough
 from canal.errors import InvalidValueError
 from canal.privacy import UNITS, Ledger
+from canal.privacy.ledger import receipt
 from canal.release.account import account
 from canal.release.aggregator import create
 from canal.release.store import Release
@@ -145,5 +146,6 @@ def test_the_ledgers_charge_is_the_manifests(make):
     charged = [
         {"cohort": row.cohort, "unit": row.unit, "rho": row.rho, "draws": row.draws} for row in rows
     ]
-    assert release.manifest.ledger == {"key": rows[0].key, "charges": charged}
+    paid = {"key": rows[0].key, "charges": charged}
+    assert release.manifest.ledger == paid | receipt(ledger.rows(), rows[0].key)
     assert asdict(release.plan.participants) == release.manifest.plan["participants"]

@@ -92,6 +92,12 @@ def build(
                 {"cohort": name, "unit": "patient", "rho": 1.25, "draws": 1234567}
                 for name in cohorts
             ],
+            "head": {"before": "be" * 32, "after": "af" * 32},
+            "totals": [
+                {"cohort": name, "unit": "patient", "epsilon_spent": 9.12341, "delta": 1e-5}
+                | {"epsilon_budget": 20.0, "conversion": "exact"}
+                for name in cohorts
+            ],
         }
         if private
         else None,
@@ -320,6 +326,9 @@ def test_the_folder_and_the_ledger_are_told():
     assert manifest("honest").digest in page("honest").words
     assert "c0ffee" * 10 in words
     assert made.row("north") == ["north", "patient", "1.25", "1,234,567"]
+    assert made.starting("north")[1][:4] == ["north", "patient", "9.124", "20"]
+    assert "be" * 32 in words
+    assert "af" * 32 in words
     assert "canal release verify DIR" in words
     assert "canal account DIR --json" in words
     assert "Channels 0–511." in page("all channels").words
@@ -331,8 +340,8 @@ def test_hostile_names_stay_names():
     assert "script" not in made.tags
     for name in HOSTILE:
         assert made.row(name)[0] == name
-        # In the first sentence, in the list of cohorts, and in the ledger.
-        assert made.words.count(name) == 3
+        # In the first sentence, in the list of cohorts, and twice in the ledger.
+        assert made.words.count(name) == 4
     assert made.html.count("<b>") == page("honest").html.count("<b>")
 
 
