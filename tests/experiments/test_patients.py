@@ -25,7 +25,7 @@ from canal.experiments.taught import Lesson
 from canal.teachers.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 1
+SEEDS = 2
 SHORT = TrainingSettings(steps=4, batch_size=8, save_every=4)
 
 
@@ -51,7 +51,7 @@ def test_cells_are_lines_of_one_file(in_lines, monkeypatch):
     few = Planting(canaries=4, ordinary=4, always=4)
     networks = ShadowsCell(scene(SHORT, 60), few, 8, TrainingSettings(steps=1, save_every=1))
     lesson = Lesson(rounds=2, parts=("norms", "head"), directions=8)
-    made = [FeaturesCell(networks, FEATURES[3])]
+    made = [FeaturesCell(networks, FEATURES[4])]
     made += [
         RoundsCell(networks.scene, arm, replace(few, always=0), 2, lesson) for arm in GRADIENTS[:2]
     ]

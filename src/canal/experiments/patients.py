@@ -73,6 +73,7 @@ class Arm:
 CLEAR = Arm("no noise", None)
 FEATURES = (
     CLEAR,
+    Arm("the paper's eps 100", 100, "paper"),
     Arm("the paper's eps 8", 8, "paper"),
     Arm("the paper's eps 1", 1, "paper"),
     Arm("a patient's eps 8", 8),
