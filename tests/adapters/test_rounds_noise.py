@@ -148,3 +148,9 @@ def test_noise_that_protects_somebody_is_never_paired(places, make_cohorts, shar
             paired=True,
             overlap={},
         )
+
+
+def test_a_number_of_patients_that_was_counted_has_noise(make_release, tmp_path):
+    """In parts of a patient: under this seed, a whole number would be the true one."""
+    release = make_release(tmp_path / "r", plan={"count": 0.1}, seed=1)
+    assert release.patients % 1 > 0

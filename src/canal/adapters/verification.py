@@ -26,6 +26,7 @@ from canal.release.checks import (
     check_derived,
     check_digests,
     check_shards,
+    check_share_width,
     derived_again,
     not_the_digest,
 )
@@ -137,6 +138,9 @@ def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
     if not plan.count and public["patients"] != plan.patients:
         raise ReleaseError("sums were divided by another number of patients than was stated")
     calibrated = plan.calibrate(weights)
+    if plan.trust == "secure-sum":
+        steps = float(calibrated.sigma.min()) / calibrated.lattice.step
+        check_share_width(steps / math.sqrt(plan.shares - plan.colluding))
     facts = facts_of(calibrated, manifest.noise, cohorts)
     check_derived(
         manifest,

@@ -30,6 +30,8 @@ from canal.release.workspace import refuse_key_left
 
 # Of a digest in a sentence; nobody finds two files that agree in these.
 DIGEST = 16
+# Lattice steps in a deviation of one share of the noise.
+_LEAST_SHARE = 64.0
 # Another processor may round the last bits of a logarithm otherwise.
 _CLOSE = 1e-9
 
@@ -319,6 +321,22 @@ def _check_totals(paid: dict[str, Any], cohorts: Sequence[str]) -> None:
             )
     if {total["cohort"] for total in totals} < set(cohorts):
         raise ReleaseError("a cohort has no running total")
+
+
+def check_share_width(steps: float) -> None:
+    """Refuse shares of the noise whose sum is no rounded Gaussian.
+
+    The least width is that of `canal.privacy.shares`, written down once more: where it was lowered
+    there, releases are made and checked with the same mistake.
+
+    Args:
+        steps: of the lattice, in one deviation of the narrowest share.
+    """
+    if not steps >= _LEAST_SHARE:
+        raise ReleaseError(
+            f"a share of the noise is {steps:.3g} lattice steps wide, and below {_LEAST_SHARE:g} "
+            "the sum of shares is not the noise that is stated"
+        )
 
 
 def derived_again(manifest: Manifest) -> str:

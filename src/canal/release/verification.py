@@ -23,6 +23,7 @@ from canal.release.checks import (
     check_derived,
     check_digests,
     check_shards,
+    check_share_width,
     derived_again,
 )
 from canal.release.conditions import check_noise, check_plan
@@ -130,6 +131,9 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
     calibrated = plan.calibrate(statistics.weights(plan))
     statistics.check(calibrated)
     mechanism = Mechanism.of(calibrated, statistics)
+    if plan.trust == "secure-sum":
+        steps = mechanism.teachers * float(mechanism.sigma.min()) / mechanism.lattice.step
+        check_share_width(steps / math.sqrt(plan.shares - plan.colluding))
     facts = Facts(
         private=private,
         noise=noise,
