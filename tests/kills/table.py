@@ -5,6 +5,8 @@ from pathlib import Path
 
 from kills.trial import KINDS, STAGES
 
+# How far a command had come, as a reader would say it.
+_REACHED = ("not charged", "charged", "sealed", "committed", "in its place", "done")
 PUBLICATION = ("sealed", "committed", "published", "over")
 
 
@@ -20,15 +22,13 @@ def written(line: dict) -> str:
 
 def table(lines: list[dict]) -> str:
     """Kills by command: how many, how far they had come, what was found."""
-    heads = ("command", "kills", "before its charge", "after it", "at its publication", *KINDS)
+    heads = ("command", "kills", *_REACHED, *KINDS)
     rows = [heads, ("---", *("---:" for _ in heads[1:]))]
     names = list(dict.fromkeys(line["command"] for line in lines))
     for name in (*sorted(names), None):
         mine = [line for line in lines if name in (line["command"], None)]
-        at = {each: sum(line["at"] == each for line in mine) for each in STAGES}
-        numbers = [
-            *(len(mine), at["before"], at["charged"], sum(at[each] for each in PUBLICATION)),
-            *(sum(line[kind] for line in mine) for kind in KINDS),
-        ]
+        reached = (sum(line["at"] == each for line in mine) for each in STAGES)
+        found = (sum(line[kind] for line in mine) for kind in KINDS)
+        numbers = (len(mine), *reached, *found)
         rows.append((name or "all", *map(str, numbers)))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -35,9 +35,11 @@ KINDS = ("double", "lost", "keys", "alive")
 SYNC = 0.002  # seconds; folders of trials are in memory, where a sync takes no time
 PATIENCE = 120.0
 REFUSED = 2  # the exit code of whatever a person can mend
-# What one of two copies of a private folder may hear: the other was published, or has the key.
-OTHER_COPY = ("released before with other content", "is gone", "holds a release that is not ours")
+# What one of two copies of a private folder may hear, for the other was committed or destroyed the
+# key of both; that one is published.
+OTHER_COPY = ("released before with other content", "is gone", "this secret was destroyed")
 USUAL_RUNS = 2
+LOOKS = 20
 AGAIN = 1 / 2  # of being killed once more
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -293,7 +295,8 @@ class Trial:
             if made:
                 self._complete(made, more, out)
         if made:
-            made[-1] |= dict(findings(self.command, self.run, list(more), allowed, over=True))
+            found = findings(self.command, self.run, list(more), allowed, over=True)
+            made[-1] |= {kind: made[-1][kind] + found[kind] for kind in KINDS}
         return made
 
     def _shuffled(self, outs: Iterable[Path]) -> list[Path]:
@@ -301,13 +304,11 @@ class Trial:
 
     def _disturb(self, made, more, allowed, out, first="") -> None:
         """Kill once, and perhaps again and again."""
-        again = True
+        aim, again = first or self.rng.choice(AIMS), True
         while again:
-            aim = first or self.rng.choice(AIMS)
-            first = ""
             whom = self.rng.choice(("all", self.command.main, *self.command.others))
             kill = Kill(aim, self.rng.uniform(0, self.usual[aim]), whom)
-            again = self.rng.random() < AGAIN
+            aim, again = self.rng.choice(AIMS), self.rng.random() < AGAIN
             said, _ = self.run.once(out, more[out], kill)
             if said != "killed":
                 return
@@ -318,7 +319,7 @@ class Trial:
                     "command": self.command.name,
                     "killed": whom,
                     "at": stage(self.command, self.place, out),
-                    "aim": f"{aim} + {kill.after:.4f}",
+                    "aim": f"{kill.aim} + {kill.after:.4f}",
                     **dict.fromkeys(KINDS, 0),
                     **found,
                     "code": code_digest()[:8],
@@ -377,9 +378,10 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
     ==========  ===============================================================================
     `double`    a release charged twice to one cohort, or more releases charged than were asked
                 for
-    `lost`      something drawn or published that is not charged: no reservation, no commitment
-                to the digest of what is in its place, two contents for one charge; in the end,
-                a release that was charged and is not there, or that fails `canal release verify`
+    `lost`      something drawn, sent by a site or published that is not charged: no reservation,
+                no commitment to the digest of what is in its place, two contents for one charge;
+                in the end, nothing published for a charge, a refusal that no copy explains, or
+                a release that fails `canal release verify`
     `keys`      in the end or beside a published release, a key anywhere: in memory, in a private
                 folder, in a journal of a site, or its bytes in any file; in the end, what a copy
                 that was refused had drawn
@@ -393,6 +395,14 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
         allowed: releases that may be charged.
         over: whether the command came to its end.
     """
+    for _ in range(LOOKS - 1):
+        # Sites whose server was killed may still be clearing away what they have to.
+        with contextlib.suppress(FileNotFoundError):
+            return _look(command, run, outs, allowed, over)
+    return _look(command, run, outs, allowed, over)
+
+
+def _look(command: Command, run: Run, outs: list[Path], allowed: int, over: bool) -> Counter:
     found: Counter = Counter()
     place = run.place
     published = [out for out in outs if is_published(out)]
@@ -408,8 +418,9 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
             key = (manifest.ledger or {}).get("key", "")
             mine = {note for other, note in committed if other == key}
             found["lost"] += key not in keys or mine != {manifest.digest}
-        drawn = any(any(_drawn(Workspace(out))) for out in outs)
-        found["lost"] += drawn and not keys
+        drawn = [path for out in outs for path in _drawn(Workspace(out))]
+        answered = list(path.parent.glob("sessions/*/answer-*"))
+        found["lost"] += bool(drawn or answered) and not keys
     kept = _kept(place)
     run.secrets |= set(kept.values())
     if over and not published:
@@ -429,21 +440,18 @@ def findings(command: Command, run: Run, outs: list[Path], allowed: int, *, over
     return +found
 
 
-def _drawn(workspace: Workspace):
+def _drawn(workspace: Workspace) -> list[Path]:
     """What depends on patients, with noise, in a private folder."""
-    yield workspace.statistics.exists()
-    yield from (True for _ in workspace.staging.glob("*.safetensors"))
+    shards = workspace.staging.glob("*.safetensors")
+    return [*shards, *workspace.private.glob(workspace.statistics.name)]
 
 
 def _kept(place: Place) -> dict[Path, bytes]:
     """Every key that is kept anywhere, whole or in part, and not zeros."""
     named = [each for each in place.folder.rglob("*") if each.name in _NAMES]
-    there = [*named, *place.keys.rglob("*")]
-    return {
-        each.resolve(): each.read_bytes()
-        for each in there
-        if each.is_file() and any(each.read_bytes())
-    }
+    files = [each for each in (*named, *place.keys.rglob("*")) if each.is_file()]
+    there = {each.resolve(): each.read_bytes() for each in files}
+    return {path: value for path, value in there.items() if any(value)}
 
 
 _NAMES = {"secret", ".secret", "keys", ".keys"}
