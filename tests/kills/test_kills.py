@@ -8,9 +8,14 @@ import pytest
 
 from kills import table
 from kills.commands import COMMANDS
+from kills.trial import KINDS, STAGES
 from mutations.table import SOURCE, Edit, Mutant
 
 ROOT = SOURCE.parent
+RESULTS = ROOT / "results" / "kills.jsonl"
+PAGE = ROOT / "docs" / "privacy.md"
+# In all, and of a command; and of those, as many while it publishes.
+KILLS, EACH, PUBLISHING = 1000, 40, 10
 
 
 def kill(folder, source, *words):
@@ -88,7 +93,8 @@ NO_RESERVATION = planted(
             "--ledger"
         )
 """,
-        """        ledger.reserve(key, [Charge(**each) for each in manifest.ledger["charges"]])
+        """        due = manifest.ledger["charges"]
+        ledger.reserve(key, [Charge(**each, needs_budget=False) for each in due])
 """,
     ),
 )
@@ -99,7 +105,7 @@ ANOTHER_KEY_EACH_TIME = planted(
         'return secret.key(b"ledger", claim, str(__import__("os").getpid()).encode()).hex()',
     )
 )
-SITE_KEEPS_ITS_KEYS = planted(
+SITE_KEEPS_KEYS = planted(
     (
         "federation/journal.py",
         """            Secret.destroy(self.folder / name)
@@ -110,20 +116,36 @@ SITE_KEEPS_ITS_KEYS = planted(
 )
 
 
+# A bug shows in every trial, or in one kill of ten or trial of three: one in a hundred is missed.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("edits", "only", "kind"),
+    ("edits", "only", "kind", "kills"),
     [
-        pytest.param(KEY_AFTER_RENAME, "release create", "keys", id="key-after-rename"),
-        pytest.param(ANY_BYTES, "release create, private", "lost", id="any-bytes"),
-        pytest.param(NO_RESERVATION, "release create", "lost", id="no-reservation"),
-        pytest.param(ANOTHER_KEY_EACH_TIME, "release create", "double", id="another-key"),
-        pytest.param(SITE_KEEPS_ITS_KEYS, "federation, features, s", "keys", id="site-keeps-keys"),
+        pytest.param(KEY_AFTER_RENAME, "release create", "keys", 48, id="key-after-rename"),
+        pytest.param(ANY_BYTES, "release create, private", "lost", 96, id="any-bytes"),
+        pytest.param(NO_RESERVATION, "release create", "lost", 24, id="no-reservation"),
+        pytest.param(ANOTHER_KEY_EACH_TIME, "release create", "double", 24, id="another-key"),
+        pytest.param(SITE_KEEPS_KEYS, "federation, features, s", "keys", 6, id="site-keeps-keys"),
     ],
 )
-def test_negative_control_what_is_planted_is_found(edits, only, kind, tmp_path):
+def test_negative_control_what_is_planted_is_found(edits, only, kind, kills, tmp_path):
     mutant = Mutant("planted", "ledger", "", (), (), edits)
     source = mutant.plant(tmp_path / "src")
-    lines, ran = kill(tmp_path, source, "--kills", "48", "--only", only)
+    lines, ran = kill(tmp_path, source, "--kills", str(kills), "--only", only)
     assert ran.returncode == 1, ran.stdout + ran.stderr
+    # Some show without a kill.
     assert total(lines, kind) or f"'{kind}'" in ran.stderr, ran.stdout + ran.stderr
+
+
+def test_the_page_says_what_a_thousand_kills_found():
+    lines = table.read(RESULTS)
+    assert len(lines) >= KILLS
+    assert {line["command"] for line in lines} == {command.name for command in COMMANDS}
+    assert {line["at"] for line in lines} == set(STAGES)
+    for command in COMMANDS:
+        mine = [line for line in lines if line["command"] == command.name]
+        assert len(mine) >= EACH
+        assert sum(line["at"] in table.PUBLICATION for line in mine) >= PUBLISHING
+    assert not any(total(lines, kind) for kind in KINDS)
+    assert table.table(lines) in PAGE.read_text()
+    assert f"{len(lines):,} kills" in PAGE.read_text()
