@@ -39,7 +39,9 @@ def test_every_command_of_the_page(home, monkeypatch, capsys):
     monkeypatch.chdir(home)
     monkeypatch.setenv("CANAL_CACHE", str(home / "cache"))
     lines = [
-        line.replace("--recipient 60", "--recipient 8").replace("--rounds 20", "--rounds 2")
+        line.replace("--recipient 60", "--recipient 8")
+        .replace("--rounds 20", "--rounds 2")
+        .replace("--patients 700", "--patients 700 --yes")
         for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
         for line in block.splitlines()
     ]

@@ -16,7 +16,7 @@ COHORTS = ("north", "south")
 
 
 def entries(calibrated):
-    return paid("key", charges(calibrated, COHORTS))["charges"]
+    return paid("key", charges(calibrated, COHORTS), None)["charges"]
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])

@@ -29,7 +29,7 @@ NOISY = ("CANAL, the paper's eps 8", "CANAL, a patient's eps 8")
 
 def scenes(preset: Preset, recipient: str) -> list[Federation]:
     """Of one recipient, all seeds; half of its images are tested on, for some have few."""
-    hospitals = HOSPITALS if recipient in HOSPITALS else (recipient, recipient)
+    hospitals = HOSPITALS if recipient in HOSPITALS else (recipient, "elsewhere")
     others = tuple(
         name for place, name in enumerate(hospitals) if place != hospitals.index(recipient)
     )
@@ -41,7 +41,7 @@ def scenes(preset: Preset, recipient: str) -> list[Federation]:
 
 
 def recipients(preset: Preset) -> tuple[str, ...]:
-    """Who asks; the invented hospital asks itself, to see that it runs."""
+    """Who asks; one invented hospital asks another, to see that it runs."""
     return preset.data_sets if "synthetic" in preset.data_sets else HOSPITALS
 
 

@@ -55,6 +55,7 @@ def write_synthetic(folder: Path) -> Path:
     """Invented images, for a run that only asks whether everything works."""
     from canal.data.synthetic import write
 
-    if not (folder / "synthetic").is_dir():
-        write(folder / "synthetic", 60, size=(32, 32))
+    for seed, name in enumerate(("synthetic", "elsewhere")):
+        if not (folder / name).is_dir():
+            write(folder / name, 60, size=(32, 32), seed=seed)
     return folder

@@ -38,6 +38,7 @@ DATA_SETS = {
     "CVC-ClinicDB": "CVC-ClinicDB",
     "ETIS-Larib": "ETIS-LaribPolypDB",
     "synthetic": "synthetic",
+    "elsewhere": "elsewhere",
 }
 
 
