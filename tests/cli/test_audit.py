@@ -66,7 +66,7 @@ def call(home, monkeypatch):
     monkeypatch.chdir(home)
 
     def run(*arguments):
-        return CliRunner().invoke(app, ["audit", "--no-rehearse", *arguments])
+        return CliRunner().invoke(app, ["audit", "--no-simulate", *arguments])
 
     return run
 
@@ -155,15 +155,15 @@ def test_what_a_person_can_mend(call, arguments, said):
 
 
 def test_releases_of_invented_sites_are_a_part_of_it(call):
-    done = call("release", "--rehearse", "--draws", "1000", "--unit", "patient", "--json")
+    done = call("release", "--simulate", "--draws", "1000", "--unit", "patient", "--json")
     assert done.exit_code == 0, done.output
     checks = {each["what"]: each for each in json.loads(done.stdout)["checks"]}
-    rehearsed = {what: each["passed"] for what, each in checks.items() if "rehearsal" in what}
-    assert rehearsed == dict.fromkeys(
+    simulated = {what: each["passed"] for what, each in checks.items() if "simulation" in what}
+    assert simulated == dict.fromkeys(
         [
-            *("rehearsal, as stated", "rehearsal, a second release", "rehearsal, again"),
-            *("rehearsal, loud", "rehearsal, noise of two releases"),
-            *("rehearsal across sites", "rehearsal across sites, a second release"),
+            *("simulation, as stated", "simulation, a second release", "simulation, again"),
+            *("simulation, loud", "simulation, noise of two releases"),
+            *("simulation across sites", "simulation across sites, a second release"),
         ],
         True,
     )

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from canal.adapters import mechanism
 from typed import call_here
 
-QUICK = ("--no-rehearse", "--draws", "2000")
+QUICK = ("--no-simulate", "--draws", "2000")
 OWN = ("--init", "init", "--data", "data")
 SPLIT = ("--split", "split.json")
 

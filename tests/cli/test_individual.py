@@ -23,7 +23,7 @@ from typed import call_here
 
 # Patients of the hospital whose audit it is; one image each.
 MANY = 131
-QUICK = ("--no-rehearse", "--draws", "1000")
+QUICK = ("--no-simulate", "--draws", "1000")
 
 
 def write_hospital(folder, count, name):

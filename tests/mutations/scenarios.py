@@ -218,7 +218,7 @@ def audited(release) -> list[str]:
     from canal.attacks.kinds import audit
     from canal.federation.audit import usual
 
-    found = audit(release, rehearsals=usual(release), **QUICK)
+    found = audit(release, simulations=usual(release), **QUICK)
     judged = (*found.verdicts, *found.outcomes)
     said = [each.words() for each in judged if each.refuted]
     said += [f"{check.what}: {check.detail}" for check in found.checks if check.passed is False]

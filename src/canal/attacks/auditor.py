@@ -26,13 +26,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from canal.adapters.kinds import AnyRelease
+from canal.adapters.kinds import AnyRelease, verify
 from canal.attacks.audit import Audit
 from canal.attacks.game import Game, Played, Progress
 from canal.attacks.outcome import ALARM, Outcome
-from canal.attacks.rehearsal import Rehearsal
 from canal.attacks.seeds import DRAWN, SEEDS, find_seed, repeated_secrets
-from canal.attacks.traces import Check, distances, noise_is_wide, unrelated, whole_numbers
+from canal.attacks.simulation import Simulation
+from canal.attacks.traces import (
+    RARE,
+    Check,
+    distances,
+    noise_is_wide,
+    unrelated,
+    whole_numbers,
+)
 from canal.attacks.verdict import Verdict, printed
 from canal.errors import CanalError, InvalidValueError
 from canal.privacy.randomness import Secret
@@ -47,8 +54,10 @@ VALUES = 4e8
 FEWEST_DRAWS = 1000
 # Something with a key of its own takes as long as this many values at once.
 SINGLE = 3000
-# A rehearsal takes as long as this many.
-REHEARSED = 50_000_000
+# A simulation takes as long as this many.
+SIMULATED = 50_000_000
+# What `canal release verify` says of the noise in a folder.
+_OF_NOISE = ("noise", "repeats")
 _SEEDED = (
     "the noise came from a seed, so there is no secret to find; whoever knows the seed, or tries "
     "all small ones, takes all of it off"
@@ -67,8 +76,8 @@ class Auditor(ABC):
             the aggregator does, if not given.
         seeds: how many to try in place of the secret.
         values: noise values that one game may take.
-        rehearsals: releases of invented sites to be made and looked at; see
-            `canal.attacks.rehearsal`.
+        simulations: releases of invented sites to be made and looked at; see
+            `canal.attacks.simulation`.
     """
 
     release: AnyRelease
@@ -77,7 +86,7 @@ class Auditor(ABC):
     secrets: Secrets | None = None
     seeds: int = SEEDS
     values: float = VALUES
-    rehearsals: Sequence[Rehearsal] = ()
+    simulations: Sequence[Simulation] = ()
 
     # Those that have neighbours to try.
     known: ClassVar[tuple[Unit, ...]]
@@ -143,7 +152,7 @@ class Auditor(ABC):
         """How much progress will be told in all: noise values, or what takes as long."""
         drawn = sum(game.values * self.draws_made for game in self.games)
         singles = self.singles + (self.seeds if self._secret else 0)
-        return drawn + SINGLE * singles + REHEARSED * len(self.rehearsals)
+        return drawn + SINGLE * singles + SIMULATED * len(self.simulations)
 
     def run(self, progress: Progress = lambda count: None) -> Audit:
         """Play every game and make every check."""
@@ -169,10 +178,11 @@ class Auditor(ABC):
                 _normal(outcomes, noisy=self.noisy),
                 whole_numbers(self.games[0], secret("lattice")),
                 *self.in_the_folder(),
+                *self._verified(),
             ]
-            for number, rehearsal in enumerate(self.rehearsals):
-                checks += self._rehearse(rehearsal, folder / f"rehearsal-{number}")
-                progress(REHEARSED)
+            for number, simulation in enumerate(self.simulations):
+                checks += self._simulate(simulation, folder / f"simulation-{number}")
+                progress(SIMULATED)
             if self._secret:
                 checks.append(_birthdays(folder))
                 checks.append(self._enumerate(secret("seeds"), progress))
@@ -204,18 +214,31 @@ class Auditor(ABC):
         """Noise values that one game may take; as few as can be where nothing varies."""
         return self.values if self.noisy else 0.0
 
-    def _rehearse(self, rehearsal: Rehearsal, folder: Path) -> list[Check]:
+    def _verified(self) -> list[Check]:
+        """What `canal release verify` finds of the folder, above all in the noise of each row."""
+        return [
+            Check(f"verify: {each.what}", each.passed, each.detail, RARE, folder=True)
+            for each in verify(self.release.path)
+            if each.passed is False or each.what in _OF_NOISE
+        ]
+
+    def _simulate(self, simulation: Simulation, folder: Path) -> list[Check]:
         import torch
 
+        found: list[Check] = []
         folder.mkdir()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # networks are so small that more of them wait for each other
         try:
-            return rehearsal(self.release, folder)
-        except CanalError as error:  # such as an epsilon that is too small for so few sites
-            return [Check("rehearsal", None, f"this plan cannot be rehearsed: {error}")]
+            found.extend(simulation(self.release, folder))
+        except InvalidValueError as error:  # such as an epsilon that is too small for few sites
+            said = f"this plan cannot be made with so few invented patients: {error}"
+            found.append(Check("simulation", None, said, folder=True))
+        except CanalError as error:
+            found.append(Check("simulation", False, f"it came to no end: {error}"))
         finally:
             torch.set_num_threads(threads)
+        return found
 
     @property
     def _secret(self) -> bool:

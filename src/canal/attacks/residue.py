@@ -5,7 +5,7 @@ over the stated deviation, must be independent standard normals:
 $$z = (r - f(x)) / \sigma \sim \mathcal N(0, 1).$$
 What went in is computed by the paper's formula, by none of the code that makes a release
 (`canal.attacks.view`). No code is played here, and no secret is needed: it is the folder that is
-looked at, whatever made it. Rehearsals (`canal.attacks.rehearsal`) look at releases of invented
+looked at, whatever made it. Simulations (`canal.attacks.simulation`) look at releases of invented
 sites in the same way, of features and of gradients.
 
 Other teachers or images than those that made the release shift z, and a shift only makes its sum of
@@ -47,6 +47,8 @@ _UNITS = 32
 # What is left of 1 - r², at most, when the noise of two rows is the same and was rounded twice.
 _SAME = 1e-3
 _BLOCK = 512
+# Of fewer values than these, no width can be told.
+_FEW = 8
 # A sampler that is cut at one of these has too few values beyond it.
 _TAILS = (3.5, 4.0, 4.5)
 _OTHERWISE = "; the noise is not what was stated, or these are not the teachers that made it"
@@ -166,7 +168,8 @@ class Residue:
             detail = f"{widths[wide]:.4g} of the deviation that is stated, in {wide}{_OTHERWISE}"
             return Check(what, False, detail, alarm, folder=True)
         least, most = min(widths.values()), max(widths.values())
-        half = min(z.size for z in parts.values()) / 2
+        sizes = [z.size for z in parts.values()]
+        half = min([size for size in sizes if size >= _FEW] or sizes) / 2
         seen = math.sqrt(float(gammaincinv(half, each)) / half)
         detail = (
             f"{least:.4g} to {most:.4g} of the stated deviation in {len(parts)} places; below "

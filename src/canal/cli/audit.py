@@ -120,7 +120,7 @@ def audit(
         ),
     ] = None,
     normal: Normal = True,
-    rehearse: Annotated[
+    simulate: Annotated[
         bool,
         typer.Option(
             help="Make releases of invented sites too, in one process and across sites, and see "
@@ -161,8 +161,8 @@ def audit(
             )
         individual.check_place(private, release, out)
     chosen = () if unit is None else (unit,)
-    rehearsals = usual(opened) if rehearse else ()
-    auditor = auditor_of(opened, draws=draws, units=chosen, rehearsals=rehearsals)
+    simulations = usual(opened) if simulate else ()
+    auditor = auditor_of(opened, draws=draws, units=chosen, simulations=simulations)
     if isinstance(opened, AdapterRelease):
         found = _of_adapters(opened, given, auditor)
     else:

@@ -1,16 +1,16 @@
-"""A rehearsal across sites: real `Site` objects with ledgers and identities, a real aggregator.
+"""A simulation across sites: real `Site` objects with ledgers and identities, a real aggregator.
 
-What `canal.attacks.rehearsal` plays in one process goes here over messages: every invented hospital
-has a folder, a key, terms and a ledger of its own; the aggregator carries out an order; answers are
-masked where the audited release came of a secure sum. Only the network between them is left out.
-One release is made, at an epsilon so large that an answer that counts twice stands out.
+What `canal.attacks.simulation` plays in one process goes here over messages: every invented
+hospital has a folder, a key, terms and a ledger of its own; the aggregator carries out an order;
+answers are masked where the audited release came of a secure sum. Only the network between them is
+left out. One release is made, at an epsilon so large that an answer that counts twice stands out.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ import numpy as np
 
 from canal.adapters.kinds import AnyRelease
 from canal.adapters.store import AdapterRelease
-from canal.attacks.rehearsal import FEW, LOUD, Rehearsal, Stage, look, rehearse
+from canal.attacks.simulation import FEW, LOUD, SIZES, Scenario, Simulation, look, simulate
 from canal.attacks.traces import Check
+from canal.data.load import load
 from canal.errors import FederationError
 from canal.federation.aggregate import run
 from canal.federation.identity import Identity
@@ -27,6 +28,7 @@ from canal.federation.settings import SITE, Order, to_toml
 from canal.federation.site import Site
 from canal.federation.transport import InMemory
 from canal.privacy.ledger import Ledger
+from canal.release.recompute import PublicInputs
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
@@ -35,66 +37,67 @@ _CHUNK = 4
 _LEDGER = "ledger.sqlite"
 
 
-def usual(release: AnyRelease) -> Sequence[Rehearsal]:
-    """What `canal audit` rehearses for a release: in one process, and across sites.
+def usual(release: AnyRelease) -> Sequence[Simulation]:
+    """What `canal audit` simulates for a release: in one process, and across sites.
 
     Query images have no site that could be told apart, and a release of one teacher has no others;
-    neither is rehearsed across sites.
+    neither is simulated across sites.
     """
     if not release.private and release.plan.allocation == "none":
         return ()
     if isinstance(release, AdapterRelease):
-        return (rehearse, rehearse_across)
+        return (simulate, simulate_across)
     alone = release.plan.unit == "image" or release.plan.participants.teachers < 2
-    return (rehearse,) if alone else (rehearse, rehearse_across)
+    return (simulate,) if alone else (simulate, simulate_across)
 
 
-def rehearse_across(release: AnyRelease, folder: Path) -> list[Check]:
+def simulate_across(release: AnyRelease, folder: Path) -> Iterator[Check]:
     """Make one release of hospitals that share nothing but messages, and look at it.
 
     Args:
-        release: whose plan is rehearsed.
+        release: whose plan is simulated.
         folder: a new one.
     """
-    stage = Stage.of(release, folder)
+    scenario = Scenario.of(release, folder)
     epsilon = LOUD[type(release)]
-    homes = {name: folder / "hospitals" / name for name in stage.sites}
-    sites = _open(stage, homes, epsilon)
-    _write_images(folder / "asked", stage.invented.asked)
-    made = run(_order(stage, folder, epsilon, "release"), _between(sites))
-    what = "rehearsal across sites"
+    homes = {name: folder / "hospitals" / name for name in scenario.sites}
+    sites = _open(scenario, homes, epsilon)
+    _write_images(folder / "asked", scenario.invented.asked)
+    made = run(_order(scenario, folder, epsilon, "release"), _between(sites))
+    what = "simulation across sites"
     ledgers = [Ledger(home / _LEDGER) for home in homes.values()]
-    checks = [look(what, made, stage.residue(made), ledgers)]
+    asked = load(folder / "asked", size=SIZES[type(release)], channels=1)
+    public = PublicInputs(scenario.invented.init, asked)
+    yield look(what, made, scenario.residue(made), ledgers, public)
     said = "two releases were paid for out of a budget for one"
     log = logging.getLogger("canal.federation")
     before = log.level
     log.setLevel(logging.CRITICAL)  # a refusal is what is wanted here, and no news
     try:
-        run(_order(stage, folder, epsilon, "second"), _between(sites))
+        run(_order(scenario, folder, epsilon, "second"), _between(sites))
     except FederationError as error:
         said = str(error)
     finally:
         log.setLevel(before)
     refused = "budget" in said and "does not cover" in said
     fine = f"a budget for one release was refused to a second by {len(ledgers)} ledgers"
-    checks.append(Check(f"{what}, a second release", refused, fine if refused else said))
-    return checks
+    yield Check(f"{what}, a second release", refused, fine if refused else said)
 
 
 def _between(sites: dict[str, Site]) -> InMemory:
     return InMemory({name: site.answer for name, site in sites.items()})
 
 
-def _open(stage: Stage, homes: dict[str, Path], epsilon: float) -> dict[str, Site]:
+def _open(scenario: Scenario, homes: dict[str, Path], epsilon: float) -> dict[str, Site]:
     """A folder for every hospital with all that it needs, and the site that lives there."""
-    plan = stage.release.plan
+    plan = scenario.release.plan
     for name, home in homes.items():
         home.mkdir(parents=True)
-        stage.give_budget(Ledger(home / _LEDGER), epsilon)
-        _write_images(home / "images", stage.invented.cohorts[name])
+        scenario.give_budget(Ledger(home / _LEDGER), epsilon)
+        _write_images(home / "images", scenario.invented.cohorts[name])
         terms = {
             "name": name,
-            "teacher": str(stage.invented.teachers[name].resolve()),
+            "teacher": str(scenario.invented.teachers[name].resolve()),
             "images": "images",
             "trust": [plan.trust],
             "colluding": min(plan.colluding, len(homes) - 1),
@@ -108,20 +111,20 @@ def _open(stage: Stage, homes: dict[str, Path], epsilon: float) -> dict[str, Sit
     return {name: Site.open(home) for name, home in homes.items()}
 
 
-def _order(stage: Stage, folder: Path, epsilon: float, out: str) -> Order:
-    release = stage.release
+def _order(scenario: Scenario, folder: Path, epsilon: float, out: str) -> Order:
+    release = scenario.release
     more: dict[str, Any] = {}
     if isinstance(release, AdapterRelease):
         more = {"adapter": {"parts": list(FEW.parts)}}
     return Order(
         folder=folder,
         queries="asked",
-        init=str(stage.invented.init.resolve()),
+        init=str(scenario.invented.init.resolve()),
         out=out,
         trust=release.plan.trust,
-        colluding=min(release.plan.colluding, len(stage.sites) - 1),
+        colluding=min(release.plan.colluding, len(scenario.sites) - 1),
         release=release.kind,
-        plan=stage.choices(epsilon),
+        plan=scenario.choices(epsilon),
         views=0,
         chunk=_CHUNK,
         train=False,

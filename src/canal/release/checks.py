@@ -319,7 +319,7 @@ def _check_totals(paid: dict[str, Any], cohorts: Sequence[str]) -> None:
                 f"the running total of cohort {total['cohort']!r} is below what this release "
                 "costs, or above its budget"
             )
-    if {total["cohort"] for total in totals} < set(cohorts):
+    if not set(cohorts) <= {total["cohort"] for total in totals}:
         raise ReleaseError("a cohort has no running total")
 
 

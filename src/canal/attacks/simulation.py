@@ -1,6 +1,6 @@
-r"""A rehearsal: releases of invented sites, made by all that makes a release, and looked at whole.
+r"""A simulation: releases of invented sites, made by all that makes a release, and looked at whole.
 
-A game draws what one function publishes. A rehearsal plays the publisher: invented hospitals with
+A game draws what one function publishes. A simulation plays the publisher: invented hospitals with
 small networks and a few images go through `canal.release.aggregator.create`, or
 `canal.adapters.rounds.train`, under the plan of the audited release: with a ledger, secrets,
 shards, a manifest, everything. Since the auditor invented the hospitals, nothing is private to it,
@@ -15,13 +15,13 @@ What is left is noise, or there is a fault (`canal.attacks.residue`):
 
 The ledger has a budget for one release. A second one is to be refused, and the first to be
 verified by `canal release verify`. Sites of one process trust it, so noise is added once here even
-where the audited release came of a secure sum; that is rehearsed across sites
+where the audited release came of a secure sum; that is simulated across sites
 (`canal.federation.audit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +35,12 @@ from canal.adapters.plan import AdapterPlan
 from canal.adapters.store import AdapterRelease
 from canal.attacks.residue import Residue, unlike
 from canal.attacks.traces import RARE, Check
+from canal.data import overlap
 from canal.data.cache import Arrays
 from canal.errors import BudgetExceededError
 from canal.privacy.ledger import Ledger
 from canal.release.plan import Plan
+from canal.release.recompute import PublicInputs
 from canal.release.store import Release
 
 if TYPE_CHECKING:
@@ -47,14 +49,15 @@ if TYPE_CHECKING:
     from canal.adapters.basis import Basis
     from canal.attacks.view import Floats
 
-Rehearsal = Callable[[AnyRelease, Path], list[Check]]
+Simulation = Callable[[AnyRelease, Path], Iterator[Check]]
 
 SITES = ("north", "south", "west")
 # More than pass through a network at once, so that rows of a second batch are among them.
 QUERIES = 24
 IMAGES = 9
 ROUNDS = 3
-DIRECTIONS = 8
+# As many as there are in so small a network: of a few values, nothing would show.
+DIRECTIONS = 512
 SIZES = {Release: 64, AdapterRelease: 32}
 # So little noise that a site that counts twice is seen at once, and more than rounding makes.
 LOUD = {Release: 1e6, AdapterRelease: 1e3}
@@ -125,6 +128,8 @@ class Invented:
             who = [0, 1, 1, 2, 2, 2, 3, 4, 4]
             groups = {name: f"{site} {who[row]}" for row, name in enumerate(arrays.ids)}
             cohorts[site] = replace(arrays, groups=groups)
+            contents = list(overlap.patients(cohorts[site]).values())
+            overlap.write(folder / site, contents, private=True)
         return cls(folder / "init", {name: folder / name for name in names}, asked, cohorts)
 
 
@@ -140,53 +145,55 @@ def draw(name: str, count: int, size: int, seed: int) -> Arrays:
     return Arrays(tuple(f"{name}-{each:03d}" for each in range(count)), images, masks, name)
 
 
-def rehearse(release: AnyRelease, folder: Path) -> list[Check]:
+def simulate(release: AnyRelease, folder: Path) -> Iterator[Check]:
     """Make releases under the plan of this one in one process, and look at each.
 
     Args:
-        release: whose plan is rehearsed.
+        release: whose plan is simulated.
         folder: a new one.
     """
-    stage = Stage.of(release, folder)
+    scenario = Scenario.of(release, folder)
     stated = release.plan.epsilon
-    checks, left = [], []
+    left = []
     for name, epsilon in (("as stated", stated), ("again", stated), ("loud", LOUD[type(release)])):
         place = folder / name.replace(" ", "-")
         place.mkdir()
         ledger = Ledger(place / "ledger.sqlite")
-        stage.give_budget(ledger, epsilon)
-        made = stage.publish(place / "release", epsilon, ledger)
-        residue = stage.residue(made)
-        checks.append(look(f"rehearsal, {name}", made, residue, [ledger]))
+        scenario.give_budget(ledger, epsilon)
+        made = scenario.publish(place / "release", epsilon, ledger)
+        residue = scenario.residue(made)
+        yield look(f"simulation, {name}", made, residue, [ledger], scenario.public)
         left.append(residue)
         if name == "as stated":
-            checks.append(_refused(stage, place / "second", epsilon, ledger))
-    checks.append(_other_noise(left[0], left[1]))
-    return checks
+            yield _refused(scenario, place / "second", epsilon, ledger)
+    yield _other_noise(left[0], left[1])
 
 
-def look(what: str, made: AnyRelease, residue: Residue, ledgers: Sequence[Ledger]) -> Check:
-    """What is left of a rehearsed release, and what `canal release verify` says of it."""
+def look(
+    what: str, made: AnyRelease, residue: Residue, ledgers: Sequence[Ledger], public: PublicInputs
+) -> Check:
+    """What is left of a simulated release, and what `canal release verify` says of it."""
     found = residue.checks()
     wrong = [f"{each.what}: {each.detail}" for each in found if each.passed is False]
     wrong += [
         f"verify, {each.what}: {each.detail}"
         for ledger in ledgers
-        for each in verify(made.path, ledger)
+        for each in verify(made.path, ledger, public)
         if each.passed is False
     ]
     seen = sum(each.passed is True for each in found)
     fine = (
         f"{len(made)} {residue.words[0]} of {len(made.manifest.participants['cohorts'])} invented "
-        f"sites; what is left without what they said is the stated noise in {seen} checks"
+        f"sites; what is left without what they said is the stated noise in {seen} checks: "
+        f"{found[0].detail}"
     )
     return Check(what, not wrong, "; ".join(wrong) or fine, len(found) * RARE)
 
 
-def _refused(stage: Stage, out: Path, epsilon: float, ledger: Ledger) -> Check:
-    what = "rehearsal, a second release"
+def _refused(scenario: Scenario, out: Path, epsilon: float, ledger: Ledger) -> Check:
+    what = "simulation, a second release"
     try:
-        stage.publish(out, epsilon, ledger)
+        scenario.publish(out, epsilon, ledger)
     except BudgetExceededError:
         return Check(what, True, "a budget for one release was refused to a second")
     return Check(what, False, "two releases were paid for out of a budget for one")
@@ -195,7 +202,7 @@ def _refused(stage: Stage, out: Path, epsilon: float, ledger: Ledger) -> Check:
 def _other_noise(one: Residue, other: Residue) -> Check:
     """See that the same release, made twice, has noise of its own each time."""
     found = unlike(
-        "rehearsal, noise of two releases",
+        "simulation, noise of two releases",
         np.stack([one.noise.ravel(), other.noise.ravel()]),
         ("the first", "the second"),
         RARE,
@@ -204,11 +211,11 @@ def _other_noise(one: Residue, other: Residue) -> Check:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Scenario:
     """Invented hospitals, and how a release is made of them in one process.
 
     Args:
-        release: whose plan is rehearsed.
+        release: whose plan is simulated.
         invented: who takes part.
     """
 
@@ -216,16 +223,16 @@ class Stage:
     invented: Invented
 
     @classmethod
-    def of(cls, release: AnyRelease, folder: Path) -> Stage:
+    def of(cls, release: AnyRelease, folder: Path) -> Scenario:
         """For one kind of release or the other.
 
         Args:
-            release: whose plan is rehearsed.
+            release: whose plan is simulated.
             folder: for the networks.
         """
         if isinstance(release, AdapterRelease):
             sites, people = release.plan.sites, 1
-            kind: type[Stage] = Rounds
+            kind: type[Scenario] = Rounds
         else:
             sites = release.plan.participants.teachers
             people = release.plan.participants.images_per_person
@@ -238,6 +245,11 @@ class Stage:
     def sites(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(self.invented.cohorts)
+
+    @property
+    def public(self) -> PublicInputs:
+        """What a reader may hold."""
+        return PublicInputs(self.invented.init, self.invented.asked)
 
     def choices(self, epsilon: float) -> dict[str, Any]:
         """Of a plan: what the audited release has, for so few sites."""
@@ -256,13 +268,13 @@ class Stage:
         raise NotImplementedError
 
 
-class Features(Stage):
+class Features(Scenario):
     """Teachers who answer query images."""
 
     release: Release
 
     def choices(self, epsilon: float) -> dict[str, Any]:
-        """See `Stage`."""
+        """See `Scenario`."""
         plan = self.release.plan
         kept = (
             *("delta", "unit", "conversion", "nonnegative", "caps_source", "importance_source"),
@@ -289,7 +301,7 @@ class Features(Stage):
         return Queries.of(self.invented.asked)
 
     def give_budget(self, ledger: Ledger, epsilon: float) -> None:
-        """See `Stage`."""
+        """See `Scenario`."""
         from canal.release.charges import QUERIES as ASKED
 
         plan = self._plan(epsilon)
@@ -299,34 +311,34 @@ class Features(Stage):
             ledger.set_budget(who, unit, epsilon=most, delta=plan.delta)
 
     def publish(self, out: Path, epsilon: float, ledger: Ledger) -> Release:
-        """See `Stage`."""
+        """See `Scenario`."""
         from canal.release.aggregator import create
 
         return create(out, self._ensemble, self._queries, self._plan(epsilon), ledger=ledger)
 
     def residue(self, made: Release) -> Residue:
-        """See `Stage`."""
+        """See `Scenario`."""
         return Residue.of(made, self._ensemble, self._queries)
 
 
-class Rounds(Stage):
+class Rounds(Scenario):
     """Patients whose gradients are summed, round after round."""
 
     release: AdapterRelease
 
     def choices(self, epsilon: float) -> dict[str, Any]:
-        """See `Stage`."""
+        """See `Scenario`."""
         plan = self.release.plan
         kept = ("delta", "relation", "conversion", "allocation", "count")
         return {name: getattr(plan, name) for name in kept} | {
             "epsilon": epsilon,
             "patients": IMAGES * len(self.sites),
             "rounds": ROUNDS,
-            "directions": min(plan.directions, DIRECTIONS),
+            "directions": DIRECTIONS if plan.directions else 0,
         }
 
     def give_budget(self, ledger: Ledger, epsilon: float) -> None:
-        """See `Stage`."""
+        """See `Scenario`."""
         chosen = self.choices(epsilon)
         plan = AdapterPlan(**chosen | {"parameters": DIRECTIONS, "directions": 0})
         # Blocks and coordinates change nothing about what is spent, but for the last bits.
@@ -336,7 +348,7 @@ class Rounds(Stage):
             ledger.set_budget(self.sites, unit, epsilon=most, delta=plan.delta)
 
     def publish(self, out: Path, epsilon: float, ledger: Ledger) -> AdapterRelease:
-        """See `Stage`."""
+        """See `Scenario`."""
         from canal.adapters.cohorts import LocalCohorts
         from canal.adapters.patients import Patients
         from canal.adapters.rounds import train
@@ -363,7 +375,7 @@ class Rounds(Stage):
         return train(out, cohorts, shared.start, plan, ledger=ledger)
 
     def residue(self, made: AdapterRelease) -> Residue:
-        """See `Stage`."""
+        """See `Scenario`."""
         return plain_rounds(made, self.invented.init, list(self.invented.cohorts.values()))
 
 

@@ -1,6 +1,6 @@
 """Releases of invented sites: mistakes that are put into what publishes, each found.
 
-Noise is of the operating system. A rehearsal that is right fails once in 1e8.
+Noise is of the operating system. A simulation that is right fails once in 1e8.
 """
 
 import pytest
@@ -10,9 +10,9 @@ from canal.adapters import cohorts as cohorts_module
 from canal.adapters.patients import Patients
 from canal.adapters.plan import AdapterPlan
 from canal.adapters.store import AdapterRelease
-from canal.attacks.rehearsal import rehearse
+from canal.attacks.simulation import simulate
 from canal.federation import remote, remote_cohorts
-from canal.federation.audit import rehearse_across, usual
+from canal.federation.audit import simulate_across, usual
 from canal.privacy import Ledger, Participants, Secret
 from canal.release import sites as sites_module
 from canal.release.plan import Plan
@@ -22,7 +22,7 @@ SECURE = {"trust": "secure-sum", "colluding": 1}
 
 
 def features(preset="honest", **choices):
-    """A release of which only the plan is known, and only that is rehearsed."""
+    """A release of which only the plan is known, and only that is simulated."""
     made = object.__new__(Release)
     size = {"channels": 128, "released": 48, "grid": (4, 4)}
     people = choices.pop("people", 1)
@@ -40,9 +40,9 @@ def rounds(**choices):
 
 @pytest.fixture
 def faults(tmp_path):
-    def found(release, play=rehearse):
-        checks = play(release, tmp_path)
-        assert len(checks) == (5 if play is rehearse else 2)
+    def found(release, play=simulate):
+        checks = list(play(release, tmp_path))
+        assert len(checks) == (5 if play is simulate else 2)
         return {check.what: check.detail for check in checks if check.passed is not True}
 
     return found
@@ -60,10 +60,10 @@ def faults(tmp_path):
     ids=lambda made: f"{made.kind}-{made.plan.unit}-{made.plan.allocation}-{made.plan.trust}",
 )
 def test_nothing_is_found_where_nothing_is_wrong(release, tmp_path):
-    for number, play in enumerate((rehearse, rehearse_across)):
-        if play is rehearse or release.plan.unit != "image":
+    for number, play in enumerate((simulate, simulate_across)):
+        if play is simulate or release.plan.unit != "image":
             (tmp_path / str(number)).mkdir()
-            checks = play(release, tmp_path / str(number))
+            checks = list(play(release, tmp_path / str(number)))
             assert {check.what: check.detail for check in checks if check.passed is not True} == {}
 
 
@@ -76,7 +76,7 @@ def test_a_patient_who_counts_twice_at_one_site(faults, monkeypatch):
             yield torch.cat([rows[:1], rows]) if number == 0 else rows
 
     monkeypatch.setattr(Patients, "gradients", twice)
-    assert "rehearsal, loud" in faults(rounds())
+    assert "simulation, loud" in faults(rounds())
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_a_teacher_who_counts_twice(faults, monkeypatch):
         return real(mechanism, teacher, batch, **more) * (2 if teacher.cohort == "south" else 1)
 
     monkeypatch.setattr(sites_module, "contribute", unfair)
-    assert "rehearsal, loud" in faults(features())
+    assert "simulation, loud" in faults(features())
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_an_answer_that_counts_twice_across_sites(faults, monkeypatch):
 
     monkeypatch.setattr(remote, "add_up_answers", unfair)
     monkeypatch.setattr(remote_cohorts, "add_up_answers", unfair)
-    assert "rehearsal across sites" in faults(features(), rehearse_across)
+    assert "simulation across sites" in faults(features(), simulate_across)
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_site_that_forgets_its_share(faults, monkeypatch):
         return real(mechanism, site, gradients, number, kept, *more)
 
     monkeypatch.setattr("canal.federation.teaching.contribute", forgetful)
-    assert "rehearsal across sites" in faults(rounds(**SECURE), rehearse_across)
+    assert "simulation across sites" in faults(rounds(**SECURE), simulate_across)
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_secret_that_is_the_same_every_time(faults, monkeypatch):
 
     monkeypatch.setattr(Secret, "create", classmethod(same))
     # A ledger takes them for one release, too: their charges have one key.
-    found = {"rehearsal, noise of two releases", "rehearsal, a second release"}
+    found = {"simulation, noise of two releases", "simulation, a second release"}
     assert set(faults(features())) == found
 
 
@@ -135,14 +135,14 @@ def test_a_ledger_that_pays_for_everything(faults, monkeypatch):
         return real(self, cohort, unit, epsilon=10 * epsilon, **more)
 
     monkeypatch.setattr(Ledger, "set_budget", generous)
-    assert set(faults(rounds())) == {"rehearsal, a second release"}
+    assert set(faults(rounds())) == {"simulation, a second release"}
 
 
 def test_which_are_usual():
-    assert usual(_private(features("paper", unit="image"))) == (rehearse,)
-    assert usual(_private(features(participants=Participants(1, 40)))) == (rehearse,)
-    assert usual(_private(features())) == (rehearse, rehearse_across)
-    assert usual(_private(rounds())) == (rehearse, rehearse_across)
+    assert usual(_private(features("paper", unit="image"))) == (simulate,)
+    assert usual(_private(features(participants=Participants(1, 40)))) == (simulate,)
+    assert usual(_private(features())) == (simulate, simulate_across)
+    assert usual(_private(rounds())) == (simulate, simulate_across)
 
 
 def _private(made):
