@@ -329,9 +329,11 @@ class Rounds(Scenario):
     def choices(self, epsilon: float) -> dict[str, Any]:
         """See `Scenario`."""
         plan = self.release.plan
-        kept = ("delta", "relation", "conversion", "allocation", "count")
+        kept = ("delta", "relation", "conversion", "allocation")
         return {name: getattr(plan, name) for name in kept} | {
             "epsilon": epsilon,
+            # A larger share of so much budget would leave noise too narrow to come in shares.
+            "count": min(plan.count, 0.01) if epsilon == LOUD[AdapterRelease] else plan.count,
             "patients": IMAGES * len(self.sites),
             "rounds": ROUNDS,
             "directions": DIRECTIONS if plan.directions else 0,

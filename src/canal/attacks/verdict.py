@@ -187,7 +187,9 @@ def printed(
     for row in statement[f"epsilon_by_{times}"]:
         if row[times] == rows:
             found[f"the table by {times}"] = row[unit]
-    everything = " ".join(statement["protected"])
+    # Names of cohorts are their own, and may look like a sentence of ours.
+    cohorts = ", ".join(manifest.participants["cohorts"])
+    everything = " ".join(statement["protected"]).replace(cohorts, "…")
     for pattern in sentences:
         for each in re.findall(pattern.format(_NUMBER), everything):
             found["a sentence"] = _least(found.get("a sentence"), each)

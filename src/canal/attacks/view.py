@@ -111,11 +111,11 @@ def normalised(values: Floats, bounds: Floats, *, nonnegative: bool) -> Floats:
     """Vectors in units of their bounds, shortened to length one where they are longer.
 
     Args:
-        values: `[n, vectors, entries]`; a vector with NaN or infinity becomes zero.
+        values: `[n, vectors, entries]`; all vectors of one that has NaN or infinity become zero.
         bounds: `[vectors, 1]`; of a bound of 0, any vector but zero has length one.
         nonnegative: whether entries below zero become zero first.
     """
-    values = np.where(np.isfinite(values).all(axis=2, keepdims=True), values, 0.0)
+    values = np.where(np.isfinite(values).all(axis=(1, 2), keepdims=True), values, 0.0)
     if nonnegative:
         values = np.maximum(values, 0.0)
     lengths = np.linalg.norm(values, axis=2, keepdims=True)

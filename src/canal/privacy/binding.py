@@ -81,7 +81,8 @@ class Binding:
     """
 
     def __init__(self, ledger: Path, rows: Sequence[Row]) -> None:
-        self.path = ledger.with_name(ledger.name + _SUFFIX)
+        place = ledger.resolve()  # a link leads to the same patients
+        self.path = place.with_name(place.name + _SUFFIX)
         last = {row.cohort: row.note for row in rows if row.action == BIND}
         self._key, kept = self._read(needed=bool(last))
         self._batches = {
@@ -110,6 +111,21 @@ class Binding:
                 if both:
                     known = sum(not each.isdisjoint(images) for each in there)
                     found.append(Shared(cohort, other, both, len(patients), known, len(there)))
+        return found
+
+    def elsewhere(self, people: Mapping[str, Patients]) -> dict[str, int]:
+        """How many patients of each cohort are in any other, bound or to be charged.
+
+        Args:
+            people: who is in the cohorts that are to be charged.
+        """
+        mine = {cohort: self._keyed(patients) for cohort, patients in people.items()}
+        found = {}
+        for cohort, patients in mine.items():
+            others = {*self._batches, *mine} - {cohort}
+            there = [p for each in others for p in (*self._entries(each), *mine.get(each, []))]
+            pictures = frozenset().union(*there)
+            found[cohort] = sum(not each.isdisjoint(pictures) for each in patients)
         return found
 
     def shown(self, people: Mapping[str, Patients], public: Collection[str]) -> dict[str, int]:

@@ -42,6 +42,10 @@ _UNKNOWN = (
     "it is not known whose patients cohort %r has, so nobody can see whether they are charged "
     "under another name; train its teacher again, with this version"
 )
+_UNBOUND = (
+    "cohort %s was charged by an older version, which kept nothing of its patients; nobody can "
+    "see whether they are those of %s, who would spend twice"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -260,6 +264,11 @@ class Ledger:
                     note=str(note),
                 )
             known = binding.cohorts
+            charged = {
+                row.cohort
+                for row in writer.rows
+                if row.action == "reserve" and row.unit != "image" and row.key != key
+            }
             named = dict.fromkeys(c.cohort for c in charges if c.unit != "image")
             grown = (
                 []
@@ -271,6 +280,10 @@ class Ledger:
         for cohort, _, new, old in grown:
             if new and cohort in known:
                 _log.warning(_GREW, new, cohort, old)
+        unbound = sorted(charged - set(known) - set(named))
+        new_here = [cohort for cohort in named if cohort not in charged]
+        if people is not None and unbound and new_here:
+            _log.warning(_UNBOUND, ", ".join(unbound), ", ".join(new_here))
         for each in shared:
             _log.warning("%s; they pay for both, and neither budget sees the other", each)
         if people is not None:
@@ -309,11 +322,11 @@ class Ledger:
                 "images that the recipient may see are of patients whom this ledger protects: "
                 f"{said}; leave them out of the queries"
             )
-        shared = binding.shared(people)
+        shared, elsewhere = binding.shared(people), binding.elsewhere(people)
         for cohort in people:
             mine = [each for each in shared if each.cohort == cohort]
             if any(each.is_mostly for each in mine) or (
-                sum(each.patients for each in mine) >= MOSTLY * len(people[cohort]) > 0
+                elsewhere[cohort] >= MOSTLY * len(people[cohort]) > 0
             ):
                 raise LedgerError(
                     f"{'; '.join(map(str, mine))}: they would have a second budget; charge them "

@@ -17,7 +17,7 @@ from canal.models.unet import weights_digest
 from canal.privacy.units import Participants
 from canal.release.plan import Plan
 from canal.release.queries import Queries
-from canal.teachers.run import load_initialisation, trained_on
+from canal.teachers.run import is_random, load_initialisation, trained_on
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,8 @@ def load_ensemble(teachers: Sequence[Path | str], init: Path | str | None = None
         bool(other.notes.get("trained_initialisation", other.notes.get("trained", True)))
         for other in descriptions
     )
+    if init is not None and not start.notes.get("trained", True):
+        trained = trained or not is_random(start)
     images = (int(common.architecture["in_channels"]), *common.size)
     if not trained:
         seen = frozenset()

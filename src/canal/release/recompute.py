@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.data.cache import Arrays
-from canal.errors import MismatchError
+from canal.errors import MismatchError, ReleaseError
 from canal.release.checks import Check, Checks, same
 from canal.release.manifest import Manifest
 from canal.release.mechanism import Mechanism
@@ -138,7 +138,7 @@ def initialisation(
     Returns:
         The network, and whether it is the right one.
     """
-    from canal.teachers.run import load_initialisation
+    from canal.teachers.run import is_random, load_initialisation
 
     network, start = load_initialisation(init)
 
@@ -150,6 +150,11 @@ def initialisation(
                 f"{stated[:16]}… expected, {start.initialisation[:16]}… found; give that one",
                 expected=stated,
                 found=start.initialisation,
+            )
+        if not start.notes.get("trained", True) and not is_random(start):
+            raise ReleaseError(
+                f"{init} says that it was never trained, and its weights are not those of its "
+                "seed: what is read from it may be patients'"
             )
         return f"digest {stated[:16]}…{more(manifest, network, start)}"
 

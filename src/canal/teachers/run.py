@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canal.data import overlap
-from canal.errors import CheckpointError
+from canal.errors import CanalError, CheckpointError
 from canal.models import checkpoint
 from canal.models.checkpoint import Checkpoint
 from canal.models.unet import UNetArchitecture, weights_digest
@@ -115,9 +115,21 @@ def trained_on(init: Path) -> tuple[frozenset[str], ...] | None:
     Returns:
         None if nobody knows; nothing for random weights.
     """
-    if checkpoint.describe(init).notes.get("trained", True):
-        return overlap.read(init)
-    return ()
+    return () if is_random(checkpoint.describe(init)) else overlap.read(init)
+
+
+def is_random(about: Checkpoint) -> bool:
+    """Whether an initialisation has the weights that its seed gives, so that nobody is in them.
+
+    A note that it was never trained is anybody's word; the weights of a seed can be made again.
+    """
+    if about.notes.get("trained", True):
+        return False
+    try:
+        made = UNetArchitecture.from_json(about.architecture).build(seed=int(about.notes["seed"]))
+    except (CanalError, LookupError, TypeError, ValueError):
+        return False
+    return weights_digest(made) == about.initialisation
 
 
 def labelled_by(init: Path, arrays: Arrays) -> Arrays:
