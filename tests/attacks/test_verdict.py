@@ -13,7 +13,7 @@ from scipy import stats
 
 from canal.attacks.bounds import gaussian_epsilon, width_mu
 from canal.attacks.kinds import auditor_of
-from canal.attacks.verdict import Verdict
+from canal.attacks.verdict import Verdict, all_read
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.privacy.units import Participants
 
@@ -109,6 +109,18 @@ def test_words_for_people_are_read_as_well(drawn):
     patient, image = verdicts(dataclasses.replace(auditor, release=release), games)
     assert patient.refuted == ("a sentence",)
     assert image.refuted == ("a sentence",), image
+
+
+def test_a_sentence_that_nobody_finds_is_a_fault(drawn):
+    """Words change, and what is not found would be held against nothing, in silence."""
+    auditor, games = drawn
+    manifest = auditor.release.manifest
+    for told, fine in ((manifest.statement["protected"], True), (["All are safe."], False)):
+        forged = dataclasses.replace(manifest, statement=manifest.statement | {"protected": told})
+        release = type(auditor.release)(auditor.release.path, forged)
+        other = dataclasses.replace(auditor, release=release)
+        for game, _ in games:
+            assert all_read(game, other.printed(game)).passed is fine
 
 
 def test_the_card_of_the_folder_is_read(drawn, tmp_path):

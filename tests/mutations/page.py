@@ -22,7 +22,8 @@ must notice.
 
 - **audit**: `canal audit RELEASE`, without anything private.
 - **verify**: `canal release verify`, with the ledger and the public inputs.
-- **residue**: `canal audit` of those who hold the teachers, or the patients of a site.
+- **residue**: `canal audit` of those who hold the teachers, or the patients of a site (what each
+  of them added).
 - a **test** that is meant for the bug, where no check of a finished release can see it.
 
 Without a bug none of them raises an alarm, in three runs of every release.

@@ -40,7 +40,7 @@ from canal.attacks.traces import (
     unrelated,
     whole_numbers,
 )
-from canal.attacks.verdict import Verdict, printed
+from canal.attacks.verdict import Verdict, all_read, printed
 from canal.errors import CanalError, InvalidValueError
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Unit
@@ -167,7 +167,9 @@ class Auditor(ABC):
             for game in self.games:
                 played = game.play(self.draws_made, secret(game.unit), folder, progress)
                 outcomes += judge(game, played)
-                verdicts.append(Verdict.of(game, played, self.among(game.unit), self.printed(game)))
+                stated = self.printed(game)
+                verdicts.append(Verdict.of(game, played, self.among(game.unit), stated))
+                checks.append(all_read(game, stated))
                 checks.append(distances(game))
                 if self.noisy:
                     checks.append(noise_is_wide(played, f"width of the noise, {game.unit}"))

@@ -32,14 +32,11 @@ def check_place(path: Path, release: Path, out: Path | None = None) -> None:
     place, published = path.resolve(), release.resolve()
     if path.is_dir() or not place.parent.is_dir():
         raise InvalidValueError(f"--private {path} must be a file in a folder that exists")
-    if published in (place, *place.parents) or path.is_symlink():
-        raise InvalidValueError(
-            f"--private {path} would lie in the release, or is a link; give a file of its own, "
-            "outside of it"
-        )
+    if path.is_symlink():
+        raise InvalidValueError(f"--private {path} is a link; give a file of its own")
     run = [published.parent] if out is None else [published.parent, out.resolve().parent]
     for folder in place.parents:
-        if folder.name.endswith(".private"):
+        if folder.name.endswith(".private") and published not in place.parents:
             return
         if folder in run or (folder / MANIFEST).exists():
             raise InvalidValueError(

@@ -1,4 +1,4 @@
-r"""The verdict: what the games prove about one unit, against every number that the folder prints.
+r"""The verdict: what the games prove about one unit, against what the folder states of it.
 
 A game draws Q of the N queries (or rounds) that a unit takes part in. What it proves goes over to
 all of them by three steps, each of which other checks look at:
@@ -13,9 +13,10 @@ all of them by three steps, each of which other checks look at:
 3. *Parts.* Caps, importance and the number of patients are published once, with streams of their
    own, and moved by the same unit at the same time: their squares are added.
 
-N is the number of rows that are in the folder, not one that a plan tells. The sum becomes an
-epsilon by SciPy's normal distribution (`bounds.gaussian_epsilon`), which shares no code with the
-accounting. Nothing that the folder prints for this unit may be below it.
+N is the number of rows that are in the folder, not one that a plan tells; of the images of one
+person, the plan's number. The sum becomes an epsilon by SciPy's normal distribution
+(`bounds.gaussian_epsilon`), which shares no code with the accounting. Nothing that `printed` finds
+in the folder for this unit may be below it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from canal.attacks.bounds import gaussian_epsilon, gaussian_mu, width_mu
 from canal.attacks.outcome import ALARM
+from canal.attacks.traces import Check
 from canal.privacy.units import Unit
 from canal.release.calibration import finite_or_none
 from canal.release.digits import downwards, number
@@ -165,7 +167,7 @@ def printed(
     rows: int,
     sentences: Sequence[str],
 ) -> dict[str, float | None]:
-    """Every epsilon of a unit that a folder prints, by where it does.
+    """The epsilon of a unit in every place where a folder promises it, by place.
 
     Args:
         manifest: of the folder.
@@ -200,6 +202,23 @@ def printed(
             paid = _of_rho(float(charge["rho"]), delta)
             found["a charge"] = min(paid, found.get("a charge", math.inf))
     return found
+
+
+def all_read(game: Game, stated: Mapping[str, float | None]) -> Check:
+    """See that what a folder must state of a unit was found there: words change.
+
+    Args:
+        game: of the unit.
+        stated: what `printed` found.
+    """
+    what = f"stated numbers, {game.unit}"
+    if stated.get("the guarantee") is None:
+        return Check(what, None, "nothing is promised", folder=True)
+    missing = sorted({"a sentence", f"the table by {game.times}"} - stated.keys())
+    if missing:
+        said = f"no epsilon was found in {' or '.join(missing)}, so it was held against nothing"
+        return Check(what, False, said, folder=True)
+    return Check(what, True, f"read in {len(stated)} places", folder=True)
 
 
 def _of_rho(rho: float, delta: float) -> float:
