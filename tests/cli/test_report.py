@@ -64,7 +64,7 @@ def test_the_same_for_programs(home):
     [
         (lambda run: [path.unlink() for path in run.rglob("*.json")], "holds no network"),
         (lambda run: (run / "alone" / "scores.csv").write_text("a,b\n1,2\n"), "scores.csv"),
-        (lambda run: (run / "x.json").write_text('{"format": "canal-attack/1"}'), "x.json"),
+        (lambda run: (run / "x.json").write_text('{"format": "canal-attack/2"}'), "x.json"),
     ],
 )
 def test_what_cannot_be_reported_is_one_sentence(home, tmp_path, break_it, words):

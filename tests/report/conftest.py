@@ -42,7 +42,7 @@ def write_scores(folder, ids, mean, seed):
 def attack(release, **other):
     """A file as `canal attack` writes it."""
     return {
-        "format": "canal-attack/1",
+        "format": "canal-attack/2",
         "attack": "membership of images",
         "release": release,
         "members": 12,

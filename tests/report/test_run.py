@@ -159,7 +159,7 @@ def change(content, **other):
     "damage",
     [
         lambda content: content[:-9],
-        lambda content: content.replace("attack/1", "attack/2"),
+        lambda content: content.replace("attack/2", "attack/1"),
         lambda content: content.replace('"members"', '"member"'),
         lambda content: change(content, auc=1.2),
         lambda content: change(content, auc=math.nan),

@@ -15,7 +15,7 @@ from canal.release.digits import upwards
 from canal.release.statistics import Statistics
 from canal.release.store import Release
 
-FORMAT = "canal-attack/1"
+FORMAT = "canal-attack/2"
 RATES = (0.01, 0.001)
 WHOM: dict[Unit, str] = {
     "image": "a person whose query images are all taken together",

@@ -218,7 +218,7 @@ def all_read(game: Game, stated: Mapping[str, float | None]) -> Check:
     if missing:
         said = f"no epsilon was found in {' or '.join(missing)}, so it was held against nothing"
         return Check(what, False, said, folder=True)
-    return Check(what, True, f"read in {len(stated)} places", folder=True)
+    return Check(what, True, f"read in {len(stated)} places")
 
 
 def _of_rho(rho: float, delta: float) -> float:
