@@ -213,7 +213,7 @@ def all_read(game: Game, stated: Mapping[str, float | None]) -> Check:
     """
     what = f"stated numbers, {game.unit}"
     if stated.get("the guarantee") is None:
-        return Check(what, None, "nothing is promised", folder=True)
+        return Check(what, None, "nothing is promised")
     missing = sorted({"a sentence", f"the table by {game.times}"} - stated.keys())
     if missing:
         said = f"no epsilon was found in {' or '.join(missing)}, so it was held against nothing"
