@@ -51,6 +51,7 @@ def test_what_is_true_is_not_refuted_and_nearly_reached(drawn):
 def test_every_number_that_a_folder_prints_is_read(drawn, paper):
     patient, image = verdicts(*drawn)
     everywhere = {"the guarantee", "its exact epsilon", "its rho", "its mu", "the card"}
+    everywhere |= {"the table of the card"}
     assert set(patient.stated) == everywhere | {
         *("the table by queries", "a sentence", "a charge"),
     }
@@ -135,6 +136,13 @@ def test_the_card_of_the_folder_is_read(drawn, tmp_path):
     release = type(auditor.release)(folder, auditor.release.manifest)
     patient, _ = verdicts(dataclasses.replace(auditor, release=release), games)
     assert patient.refuted == ("the card",)
+    # Its table alone, which a person reads next.
+    row = 'data-label="ε">'
+    whole = (auditor.release.path / "card.html").read_text()
+    assert row in whole
+    card.write_text(whole.replace(row, f"{row}0."))
+    patient, image = verdicts(dataclasses.replace(auditor, release=release), games)
+    assert patient.refuted == image.refuted == ("the table of the card",)
 
 
 def test_a_patient_who_counts_once_and_speaks_on_every_query(

@@ -21,6 +21,7 @@ where the audited release came of a secure sum; that is simulated across sites
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -211,7 +212,7 @@ def _other_noise(one: Residue, other: Residue) -> Check:
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(ABC):
     """Invented hospitals, and how a release is made of them in one process.
 
     Args:
@@ -251,21 +252,21 @@ class Scenario:
         """What a reader may hold."""
         return PublicInputs(self.invented.init, self.invented.asked)
 
+    @abstractmethod
     def choices(self, epsilon: float) -> dict[str, Any]:
-        """Of a plan: what the audited release has, for so few sites."""
-        raise NotImplementedError
+        """What a plan has of the audited release's, for so few sites."""
 
+    @abstractmethod
     def give_budget(self, ledger: Ledger, epsilon: float) -> None:
         """Let a ledger pay for one release of this epsilon, and for no second one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def publish(self, out: Path, epsilon: float, ledger: Ledger) -> AnyRelease:
         """Make a release in one process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def residue(self, made: Any) -> Residue:
-        """Its noise."""
-        raise NotImplementedError
+        """The noise of a release, once what was summed is taken off."""
 
 
 class Features(Scenario):

@@ -197,6 +197,12 @@ def printed(
             found["a sentence"] = _least(found.get("a sentence"), each)
     for each in re.findall(rf'<span class="{unit}"><b>ε = {_NUMBER}</b>', card):
         found["the card"] = _least(found.get("the card"), each)
+    row = (
+        rf'<th scope="row">{unit}(?:<small>[^<]*</small>)?</th><td[^>]*>{_NUMBER}(?:<small>exact: '
+    )
+    for each in re.findall(rf"{row}{_NUMBER})?", card):
+        for words in filter(None, each):
+            found["the table of the card"] = _least(found.get("the table of the card"), words)
     for charge in (manifest.ledger or {}).get("charges", ()):
         if charge["unit"] == unit:
             paid = _of_rho(float(charge["rho"]), delta)
