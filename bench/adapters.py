@@ -11,12 +11,12 @@ import torch
 
 from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
-from canal.adapters.adapter import Adapter
-from canal.adapters.clip import Clip
-from canal.adapters.gradients import Gradients
-from canal.adapters.moments import Moments
-from canal.adapters.norm import apart
-from canal.adapters.patients import Patients
+from canal.gradients.adapter import Adapter
+from canal.gradients.clip import Clip
+from canal.gradients.gradients import Gradients
+from canal.gradients.moments import Moments
+from canal.gradients.norm import apart
+from canal.gradients.patients import Patients
 from canal.data.synthetic import generate
 from canal.experiments.arms import LAST
 from canal.models.loss import task_loss

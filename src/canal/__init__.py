@@ -11,7 +11,7 @@ from canal.lazy import lazily
 from canal.version import __version__
 
 if TYPE_CHECKING:
-    from canal.adapters.kinds import verify
+    from canal.gradients.kinds import verify
     from canal.data.load import load
     from canal.distill.run import train as train_student
     from canal.models.unet import UNetArchitecture
@@ -41,7 +41,7 @@ _HOME = {
     "load_ensemble": "release.ensemble",
     "train_student": "distill.run:train",
     "train_teacher": "teachers.run:train",
-    "verify": "adapters.kinds",
+    "verify": "gradients.kinds",
 }
 
 __all__ = [

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from canal.adapters.basis import Basis, Factors
+from canal.gradients.basis import Basis, Factors
 from canal.data.cache import Arrays
 from canal.privacy import Ledger, Participants, Secret
 from canal.release.plan import Plan
@@ -45,9 +45,9 @@ def make_rounds():
     """A mechanism of rounds whose scales and bounds nobody had to measure: six channels of two."""
     import torch
 
-    from canal.adapters.mechanism import Mechanism
-    from canal.adapters.plan import AdapterPlan
-    from canal.adapters.public import Public
+    from canal.gradients.mechanism import Mechanism
+    from canal.gradients.plan import AdapterPlan
+    from canal.gradients.public import Public
 
     def make(allocation="flat", *, channels=6, **choices):
         blocks = channels if allocation == "channels" else 1

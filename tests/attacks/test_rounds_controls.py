@@ -9,9 +9,9 @@ import threading
 import numpy as np
 import pytest
 
-from canal.adapters import mechanism as mechanism_module
-from canal.adapters.clip import Clip
-from canal.adapters.mechanism import Mechanism
+from canal.gradients import mechanism as mechanism_module
+from canal.gradients.clip import Clip
+from canal.gradients.mechanism import Mechanism
 from canal.attacks.auditor import judge
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.seeds import find_seed

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from canal.adapters.mechanism import Mechanism
+from canal.gradients.mechanism import Mechanism
 from canal.attacks.auditor import judge
 from canal.attacks.crowd import Pair, canaries
 from canal.attacks.rounds_game import RoundsGame

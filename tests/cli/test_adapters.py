@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from canal.adapters.plan import AdapterPlan
-from canal.adapters.store import AdapterRelease
+from canal.gradients.plan import AdapterPlan
+from canal.gradients.store import AdapterRelease
 from canal.cli.adapters import train
 from canal.models import checkpoint
 from canal.privacy import Ledger
@@ -195,7 +195,7 @@ def test_without_noise_only_if_that_is_said(home):
 
 
 def test_what_a_budget_refuses_is_refused_before_anything_is_measured(home, monkeypatch):
-    from canal.adapters import shared
+    from canal.gradients import shared
 
     monkeypatch.setattr(shared, "look", lambda *_, **__: pytest.fail("it was measured"))
     asked = ("--patients", "9", "--epsilon", "20", "--out", "nothing")
@@ -239,7 +239,7 @@ def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
     call_here(home, "ledger", "budget", "stopped.sqlite", *budget, *unit)
     asked = ("--patients", "30", "--rounds", "3", "--relation", "replace", "--out", "stopped")
     words = (*FEW, *asked, "--ledger", "stopped.sqlite")
-    from canal.adapters import rounds
+    from canal.gradients import rounds
 
     write, full = rounds.write_shard, [False, True]
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from canal.adapters import mechanism
+from canal.gradients import mechanism
 from typed import call_here
 
 QUICK = ("--no-simulate", "--draws", "2000")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from canal.adapters.kinds import open_release, verify
+from canal.gradients.kinds import open_release, verify
 from canal.cli.demo import ADAPTERS, COMMANDS, HOSPITALS, RELEASES, chapters
 from canal.models import checkpoint
 from canal.privacy import Ledger

@@ -2,7 +2,7 @@
 
 import pytest
 
-from canal.adapters.rounds import Told
+from canal.gradients.rounds import Told
 from canal.cli.progress import rounds
 
 

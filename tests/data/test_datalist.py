@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from canal.adapters.patients import Patients
+from canal.gradients.patients import Patients
 from canal.data.decode import decode_mask
 from canal.data.load import load
 from canal.data.readers import read

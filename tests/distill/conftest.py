@@ -82,12 +82,12 @@ def make_release(tmp_path_factory, init, arrays):
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory, init, arrays):
     """A release of adapters by one site, two rounds without noise: they are there to be read."""
-    from canal.adapters.adapter import Adapter
-    from canal.adapters.cohorts import LocalCohorts
-    from canal.adapters.patients import Patients
-    from canal.adapters.plan import AdapterPlan
-    from canal.adapters.rounds import train
-    from canal.adapters.shared import share
+    from canal.gradients.adapter import Adapter
+    from canal.gradients.cohorts import LocalCohorts
+    from canal.gradients.patients import Patients
+    from canal.gradients.plan import AdapterPlan
+    from canal.gradients.rounds import train
+    from canal.gradients.shared import share
 
     shared = share(init, arrays, Adapter(("head",)), "none", views=0)
     site = Patients("site", replace(arrays, images=255 - arrays.images), views=0)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from xxhash import xxh3_128_hexdigest
 
-from canal.adapters.kinds import open_release
-from canal.adapters.taught import load_taught, save_taught
+from canal.gradients.kinds import open_release
+from canal.gradients.taught import load_taught, save_taught
 from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.run import train
 from canal.distill.student import Student

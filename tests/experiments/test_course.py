@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from canal.adapters.patients import Patients
+from canal.gradients.patients import Patients
 from canal.experiments import course
 from canal.experiments.cell import Places
 from canal.experiments.course import Course

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from canal.adapters.public import measure
+from canal.gradients.public import measure
 from canal.experiments.harm import ALLOCATIONS, harm, left, theory
 
 SIX = arrays(np.float64, 6, elements=st.floats(0.5, 20))

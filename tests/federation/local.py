@@ -1,10 +1,10 @@
 """What a federation makes, made in one process: what it is compared with, to the byte."""
 
-from canal.adapters.adapter import Adapter
-from canal.adapters.cohorts import LocalCohorts
-from canal.adapters.patients import Patients
-from canal.adapters.rounds import aggregate as teach
-from canal.adapters.shared import count_parameters, share
+from canal.gradients.adapter import Adapter
+from canal.gradients.cohorts import LocalCohorts
+from canal.gradients.patients import Patients
+from canal.gradients.rounds import aggregate as teach
+from canal.gradients.shared import count_parameters, share
 from canal.data.load import load
 from canal.data.overlap import compare, digests
 from canal.federation.aggregate import make_adapter_plan, read_queries

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from canal.adapters.store import AdapterRelease
-from canal.adapters.verification import verify
+from canal.gradients.store import AdapterRelease
+from canal.gradients.verification import verify
 from canal.errors import FederationError, InvalidValueError
 from canal.federation import lessons
 from canal.federation.aggregate import run

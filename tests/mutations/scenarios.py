@@ -105,12 +105,12 @@ def rounds(
     folder: Path, sites: int = 2, directions: int = 0, parts: tuple[str, ...] = (), **choices
 ) -> list[Look]:
     """A private release of gradients over several rounds, and everything that checks one."""
-    from canal.adapters.adapter import HEAD, NORMS, Adapter
-    from canal.adapters.cohorts import LocalCohorts
-    from canal.adapters.patients import Patients
-    from canal.adapters.plan import AdapterPlan
-    from canal.adapters.rounds import train
-    from canal.adapters.shared import share
+    from canal.gradients.adapter import HEAD, NORMS, Adapter
+    from canal.gradients.cohorts import LocalCohorts
+    from canal.gradients.patients import Patients
+    from canal.gradients.plan import AdapterPlan
+    from canal.gradients.rounds import train
+    from canal.gradients.shared import share
     from canal.privacy import Ledger
 
     few = Adapter((NORMS, HEAD, *parts))
@@ -206,7 +206,7 @@ def across(
 
 def verified(path: Path, ledger, init: Path, asked) -> list[str]:
     """What `canal release verify` finds, of a reader who has the ledger and the public inputs."""
-    from canal.adapters.kinds import verify
+    from canal.gradients.kinds import verify
     from canal.release.recompute import PublicInputs
 
     checks = verify(path, ledger, PublicInputs(init, asked))

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from canal.adapters.kinds import open_release
+from canal.gradients.kinds import open_release
 from canal.errors import FederationError, ReleaseError
 from canal.privacy import Secret
 from canal.release.aggregator import create

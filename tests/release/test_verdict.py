@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from budgets import just_enough
-from canal.adapters.kinds import verdict
+from canal.gradients.kinds import verdict
 from canal.privacy import Ledger
 from canal.release.aggregator import create
 from canal.release.card import render

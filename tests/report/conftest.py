@@ -59,12 +59,12 @@ def attack(release, **other):
 
 def teach(out, init, recipient, private, ledger):
     """A release of adapters: the last layer, taught in two rounds."""
-    from canal.adapters.adapter import Adapter
-    from canal.adapters.cohorts import LocalCohorts
-    from canal.adapters.patients import Patients
-    from canal.adapters.plan import AdapterPlan
-    from canal.adapters.rounds import train
-    from canal.adapters.shared import share
+    from canal.gradients.adapter import Adapter
+    from canal.gradients.cohorts import LocalCohorts
+    from canal.gradients.patients import Patients
+    from canal.gradients.plan import AdapterPlan
+    from canal.gradients.rounds import train
+    from canal.gradients.shared import share
 
     head = Adapter(("head",))
     shared = share(init, recipient, head, "flat", views=0)
@@ -77,7 +77,7 @@ def teach(out, init, recipient, private, ledger):
 @pytest.fixture(scope="session")
 def made_run(tmp_path_factory, arrays):
     """The folder; a test that changes it takes `run_folder`."""
-    from canal.adapters.taught import save_taught
+    from canal.gradients.taught import save_taught
     from canal.distill.run import train as distil
     from canal.models.unet import UNetArchitecture
     from canal.privacy import Ledger, Participants

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from canal.adapters.store import AdapterRelease
+from canal.gradients.store import AdapterRelease
 from canal.models import checkpoint
 from canal.privacy import Participants
 from canal.privacy.events import Guarantee

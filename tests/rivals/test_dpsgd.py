@@ -12,7 +12,7 @@ from dp_accounting.pld import PLDAccountant
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
-from canal.adapters.patients import Patients
+from canal.gradients.patients import Patients
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError
 from canal.models.loss import task_loss

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from canal.adapters.kinds import AnyRelease, verify
+from canal.gradients.kinds import AnyRelease, verify
 from canal.attacks.audit import Audit
 from canal.attacks.game import Game, Played, Progress
 from canal.attacks.outcome import ALARM, Outcome

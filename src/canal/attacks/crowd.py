@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.cohorts import count_over, sum_over
-from canal.adapters.patients import Patients
+from canal.gradients.cohorts import count_over, sum_over
+from canal.gradients.patients import Patients
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.adapters.clip import Clip
-    from canal.adapters.gradients import Gradients
-    from canal.adapters.mechanism import Mechanism
+    from canal.gradients.clip import Clip
+    from canal.gradients.gradients import Gradients
+    from canal.gradients.mechanism import Mechanism
     from canal.privacy.units import Unit
 
 _HUGE = 1e30

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from canal.release.shard import TENSOR, shard_name, write_shard
 
 if TYPE_CHECKING:
-    from canal.adapters.plan import AdapterPlan
+    from canal.gradients.plan import AdapterPlan
     from canal.privacy.randomness import Secret
     from canal.privacy.units import Unit
     from canal.release.noise import Noise

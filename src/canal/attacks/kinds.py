@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from canal.adapters.kinds import AnyRelease
-from canal.adapters.store import AdapterRelease
+from canal.gradients.kinds import AnyRelease
+from canal.gradients.store import AdapterRelease
 from canal.attacks.audit import Audit
 from canal.attacks.auditor import Auditor
 from canal.attacks.feature_auditor import FeatureAuditor

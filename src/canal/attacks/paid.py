@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.adapters.gradients import Gradients
-from canal.adapters.patients import CHUNK, Patients
+from canal.gradients.gradients import Gradients
+from canal.gradients.patients import CHUNK, Patients
 from canal.attacks.canary import Canary
 from canal.attacks.outcome import exact_epsilon
 from canal.attacks.view import Floats
@@ -32,8 +32,8 @@ from canal.release.digits import number, short
 if TYPE_CHECKING:
     from torch import nn
 
-    from canal.adapters.mechanism import Mechanism
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.mechanism import Mechanism
+    from canal.gradients.store import AdapterRelease
     from canal.data.cache import Arrays
 
 

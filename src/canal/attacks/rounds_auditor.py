@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from canal.adapters.mechanism import Mechanism
-from canal.adapters.plan import DISTANCE
-from canal.adapters.store import AdapterRelease
-from canal.adapters.verification import check_statement
+from canal.gradients.mechanism import Mechanism
+from canal.gradients.plan import DISTANCE
+from canal.gradients.store import AdapterRelease
+from canal.gradients.verification import check_statement
 from canal.attacks.auditor import Auditor
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.traces import Check, apart

@@ -1,7 +1,7 @@
 r"""The game of rounds: a patient who is there or not, or who is replaced by the opposite.
 
 The canary's gradient goes through `Clip.apply` and `Patients.total` onto the lattice
-(`canal.attacks.crowd`), all sites through `canal.adapters.cohorts.sum_over`; noise is added by
+(`canal.attacks.crowd`), all sites through `canal.gradients.cohorts.sum_over`; noise is added by
 `Mechanism.perturb`, or in shares by `Mechanism.share`, of which the K - t that nobody tells are
 drawn; `Mechanism.store` gives what is written to a shard. Where patients are counted, the count is
 part of the game.
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from canal.adapters.mechanism import COUNT, COUNT_STEP, Mechanism
-from canal.adapters.plan import DISTANCE, DISTANCE_OF_COUNT, AdapterPlan
-from canal.adapters.store import TENSOR as ROUNDS
+from canal.gradients.mechanism import COUNT, COUNT_STEP, Mechanism
+from canal.gradients.plan import DISTANCE, DISTANCE_OF_COUNT, AdapterPlan
+from canal.gradients.store import TENSOR as ROUNDS
 from canal.attacks.crowd import Pair, canaries
 from canal.attacks.game import (
     THREADS,

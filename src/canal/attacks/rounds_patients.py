@@ -30,8 +30,8 @@ from canal.errors import InvalidValueError
 if TYPE_CHECKING:
     from torch import nn
 
-    from canal.adapters.patients import Patients
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.patients import Patients
+    from canal.gradients.store import AdapterRelease
 
 # Draws of memberships and noise in a play; without noise there is less chance, and fewer do.
 PLAYS = 200
@@ -162,6 +162,6 @@ def attack_rounds(
 
 def _mu(release: AdapterRelease) -> float:
     """Of one patient, added or removed, by the accounting."""
-    from canal.adapters.verification import check_statement
+    from canal.gradients.verification import check_statement
 
     return check_statement(release.manifest).guarantee.mu("membership")

@@ -2,7 +2,7 @@ r"""A simulation: releases of invented sites, made by all that makes a release, 
 
 A game draws what one function publishes. A simulation plays the publisher: invented hospitals with
 small networks and a few images go through `canal.release.aggregator.create`, or
-`canal.adapters.rounds.train`, under the plan of the audited release: with a ledger, secrets,
+`canal.gradients.rounds.train`, under the plan of the audited release: with a ledger, secrets,
 shards, a manifest, everything. Since the auditor invented the hospitals, nothing is private to it,
 and what should have been summed is computed a second time by the paper's formulas, in floating
 point and one image after the other, by none of the code that publishes (`canal.attacks.view`,
@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.adapters.adapter import HEAD, NORMS, Adapter
-from canal.adapters.kinds import AnyRelease, verify
-from canal.adapters.mechanism import COUNT
-from canal.adapters.plan import AdapterPlan
-from canal.adapters.store import AdapterRelease
+from canal.gradients.adapter import HEAD, NORMS, Adapter
+from canal.gradients.kinds import AnyRelease, verify
+from canal.gradients.mechanism import COUNT
+from canal.gradients.plan import AdapterPlan
+from canal.gradients.store import AdapterRelease
 from canal.attacks.residue import Residue, unlike
 from canal.attacks.traces import RARE, Check
 from canal.data import overlap
@@ -47,7 +47,7 @@ from canal.release.store import Release
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.adapters.basis import Basis
+    from canal.gradients.basis import Basis
     from canal.attacks.view import Floats
 
 Simulation = Callable[[AnyRelease, Path], Iterator[Check]]
@@ -352,10 +352,10 @@ class Rounds(Scenario):
 
     def publish(self, out: Path, epsilon: float, ledger: Ledger) -> AdapterRelease:
         """See `Scenario`."""
-        from canal.adapters.cohorts import LocalCohorts
-        from canal.adapters.patients import Patients
-        from canal.adapters.rounds import train
-        from canal.adapters.shared import share
+        from canal.gradients.cohorts import LocalCohorts
+        from canal.gradients.patients import Patients
+        from canal.gradients.rounds import train
+        from canal.gradients.shared import share
 
         chosen = self.choices(epsilon)
         shared = share(

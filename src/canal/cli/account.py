@@ -18,8 +18,8 @@ def account(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say what a release costs: epsilon under every unit, and each part's share."""
-    from canal.adapters.kinds import account as price
-    from canal.adapters.kinds import open_release
+    from canal.gradients.kinds import account as price
+    from canal.gradients.kinds import open_release
 
     found = price(open_release(folder), delta)
     if as_json:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from canal.adapters.update import UpdateSettings
+from canal.gradients.update import UpdateSettings
 from canal.cli import plan_options as options
 from canal.cli.card import print_made, warn
 from canal.cli.images import Images
@@ -156,14 +156,14 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Make a release of adapters: clip every patient, add noise once a round. It can be stopped."""
-    from canal.adapters.adapter import HEAD, NORMS, Adapter
-    from canal.adapters.advice import Advice
-    from canal.adapters.charges import charges
-    from canal.adapters.cohorts import LocalCohorts
-    from canal.adapters.patients import CHUNK, Patients
-    from canal.adapters.plan import AdapterPlan
-    from canal.adapters.rounds import train as make
-    from canal.adapters.shared import count_parameters, share
+    from canal.gradients.adapter import HEAD, NORMS, Adapter
+    from canal.gradients.advice import Advice
+    from canal.gradients.charges import charges
+    from canal.gradients.cohorts import LocalCohorts
+    from canal.gradients.patients import CHUNK, Patients
+    from canal.gradients.plan import AdapterPlan
+    from canal.gradients.rounds import train as make
+    from canal.gradients.shared import count_parameters, share
     from canal.cli.progress import measuring
     from canal.cli.progress import rounds as watching
     from canal.data.overlap import compare, contents, digests, lookalikes
@@ -258,8 +258,8 @@ def apply(
     out: Annotated[Path, typer.Option(help="Folder for the network.")],
 ) -> None:
     """Write the shared network as the release teaches it, without any training of one's own."""
-    from canal.adapters.store import AdapterRelease
-    from canal.adapters.taught import save_taught
+    from canal.gradients.store import AdapterRelease
+    from canal.gradients.taught import save_taught
 
     opened = AdapterRelease.open(release)
     save_taught(out, init, opened)

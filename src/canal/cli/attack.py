@@ -14,7 +14,7 @@ from canal.data.case import ACCEPTABLE
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.store import AdapterRelease
     from canal.attacks.finding import Finding
     from canal.attacks.planted import Kind
     from canal.data.cache import Arrays
@@ -131,8 +131,8 @@ def membership(
     finds nobody there either, that it fails on the release shows nothing. What it finds of a
     hospital's own patients has no noise; it is shown at a terminal, and kept with --private.
     """
-    from canal.adapters.kinds import open_release
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.kinds import open_release
+    from canal.gradients.store import AdapterRelease
     from canal.attacks import individual
     from canal.errors import InvalidValueError
 
@@ -355,7 +355,7 @@ def _look_at_sums(
 ) -> Finding:
     import numpy as np
 
-    from canal.adapters.patients import Patients
+    from canal.gradients.patients import Patients
     from canal.attacks.rounds_patients import attack_rounds, gather
     from canal.cli.images import Images
     from canal.cli.progress import counting

@@ -17,7 +17,7 @@ from canal.errors import InvalidValueError
 from canal.teachers.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.store import AdapterRelease
     from canal.attacks.audit import Audit
     from canal.attacks.auditor import Auditor
     from canal.attacks.canary import Canary
@@ -145,8 +145,8 @@ def audit(
     What is computed with the data of patients has no noise. It is shown at a terminal, and kept
     with --private; a pipe, --out and --json never get it.
     """
-    from canal.adapters.kinds import open_release
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.kinds import open_release
+    from canal.gradients.store import AdapterRelease
     from canal.attacks import individual
     from canal.attacks.kinds import auditor_of
     from canal.federation.audit import usual
@@ -245,7 +245,7 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
 
 
 def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:
-    from canal.adapters.patients import CHUNK
+    from canal.gradients.patients import CHUNK
     from canal.attacks.paid import chosen, measure
     from canal.cli.images import Images
     from canal.cli.progress import counting

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from canal.adapters.kinds import AnyRelease
+    from canal.gradients.kinds import AnyRelease
 
 
 def summary(release: AnyRelease) -> dict[str, Any]:
     """A release in a few entries."""
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.store import AdapterRelease
 
     if isinstance(release, AdapterRelease):
         content = {
@@ -90,7 +90,7 @@ def print_guarantee(release: AnyRelease) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from canal.adapters.plan import RELATIONS
+    from canal.gradients.plan import RELATIONS
     from canal.release.digits import short, upwards
 
     console, said, plan = Console(highlight=False), release.statement, release.plan
@@ -115,7 +115,7 @@ def print_guarantee(release: AnyRelease) -> None:
 
 
 def _content(release: AnyRelease) -> str:
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.store import AdapterRelease
 
     if isinstance(release, AdapterRelease):
         asked = release.plan

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from canal.adapters.rounds import Told
+    from canal.gradients.rounds import Told
     from canal.experiments.cell import Cell
     from canal.experiments.grid import Watch
     from canal.teachers.training import Progress

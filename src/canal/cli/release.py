@@ -183,7 +183,7 @@ def verify(
     --queries also what is public and has no noise. Exit code 2 where a check fails, or where nobody
     is protected.
     """
-    from canal.adapters.kinds import verdict
+    from canal.gradients.kinds import verdict
     from canal.privacy.ledger import Ledger
 
     here = Path(LEDGER)
@@ -271,7 +271,7 @@ def _print_verdict(found: Verdict) -> None:
 @release_app.command()
 def show(folder: _Folder, as_json: _Json = False) -> None:
     """Show the card of a release."""
-    from canal.adapters.kinds import check_statement, open_release
+    from canal.gradients.kinds import check_statement, open_release
 
     release = open_release(folder)
     check_statement(release)

@@ -48,7 +48,7 @@ def train(
     """Train a student: its own labels, and what was released."""
     from dataclasses import replace
 
-    from canal.adapters.kinds import open_release
+    from canal.gradients.kinds import open_release
     from canal.cli.progress import training
     from canal.distill.run import WITHOUT_RELEASE
     from canal.distill.run import train as make

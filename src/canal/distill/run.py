@@ -20,9 +20,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from canal.adapters.kinds import check_contents
-from canal.adapters.store import ADAPTERS, AdapterRelease
-from canal.adapters.taught import load_taught
+from canal.gradients.kinds import check_contents
+from canal.gradients.store import ADAPTERS, AdapterRelease
+from canal.gradients.taught import load_taught
 from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.student import Student
 from canal.distill.targets import Targets

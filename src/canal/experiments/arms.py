@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from canal.adapters.adapter import HEAD, NORMS
+from canal.gradients.adapter import HEAD, NORMS
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import Course, PooledCell, StartCell
 from canal.experiments.preset import Preset

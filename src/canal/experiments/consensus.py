@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from canal.adapters.adapter import Adapter
-from canal.adapters.gradients import Gradients
-from canal.adapters.patients import Patients
+from canal.gradients.adapter import Adapter
+from canal.gradients.gradients import Gradients
+from canal.gradients.patients import Patients
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course
 from canal.teachers.run import load_initialisation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from canal.adapters.adapter import Adapter
+from canal.gradients.adapter import Adapter
 from canal.experiments.arms import (
     ALONE,
     EPSILONS,

@@ -2,7 +2,7 @@ r"""Harm: what noise does to the recipient's loss, allocated over channels and f
 
 Noise of variance $\sigma_c^2$ on the parameters of channel c raises the loss by about
 $\sum_c s_c \sigma_c^2$, with the curvature $s_c$ of the recipient's own loss. Were all gradients
-of the energies $v_c$, both allocations of `canal.adapters.public` would leave, of the harm of flat
+of the energies $v_c$, both allocations of `canal.gradients.public` would leave, of the harm of flat
 noise at the same price,
 $$\frac{(\sum_c \sqrt{s_c v_c})^2}{\sum_c s_c \sum_c v_c} \le 1.$$
 That is theory. Clips are medians of lengths, which are not alike, so the noise that plans really
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from canal.adapters.adapter import Adapter
-from canal.adapters.plan import AdapterPlan, Allocation
-from canal.adapters.public import Array, Public
-from canal.adapters.shared import share
+from canal.gradients.adapter import Adapter
+from canal.gradients.plan import AdapterPlan, Allocation
+from canal.gradients.public import Array, Public
+from canal.gradients.shared import share
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course
 

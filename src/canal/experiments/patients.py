@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.adapters.patients import Patients
+from canal.gradients.patients import Patients
 from canal.attacks.finding import features_mu
 from canal.attacks.lira import Shadows, exact_ratios, known_ratios
 from canal.attacks.outcome import exact_epsilon

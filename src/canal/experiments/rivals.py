@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from canal.adapters.patients import Patients
+from canal.gradients.patients import Patients
 from canal.distill.objective import opinion
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canal.adapters.adapter import Adapter
-from canal.adapters.advice import Advice
-from canal.adapters.cohorts import LocalCohorts
-from canal.adapters.mechanism import Mechanism
-from canal.adapters.patients import Patients
-from canal.adapters.plan import DISTANCE, AdapterPlan, Allocation
-from canal.adapters.rounds import Told
-from canal.adapters.rounds import train as teach
-from canal.adapters.shared import Shared, count_parameters, share
-from canal.adapters.start import Start
-from canal.adapters.store import AdapterRelease
-from canal.adapters.taught import load_taught
-from canal.adapters.update import UpdateSettings
+from canal.gradients.adapter import Adapter
+from canal.gradients.advice import Advice
+from canal.gradients.cohorts import LocalCohorts
+from canal.gradients.mechanism import Mechanism
+from canal.gradients.patients import Patients
+from canal.gradients.plan import DISTANCE, AdapterPlan, Allocation
+from canal.gradients.rounds import Told
+from canal.gradients.rounds import train as teach
+from canal.gradients.shared import Shared, count_parameters, share
+from canal.gradients.start import Start
+from canal.gradients.store import AdapterRelease
+from canal.gradients.taught import load_taught
+from canal.gradients.update import UpdateSettings
 from canal.distill.run import train as train_student
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course, CourseStage

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.adapters.adapter import Adapter
-from canal.adapters.advice import Advice
-from canal.adapters.plan import AdapterPlan
-from canal.adapters.store import ADAPTERS
-from canal.adapters.update import UpdateSettings
+from canal.gradients.adapter import Adapter
+from canal.gradients.advice import Advice
+from canal.gradients.plan import AdapterPlan
+from canal.gradients.store import ADAPTERS
+from canal.gradients.update import UpdateSettings
 from canal.data.overlap import compare, contents, digests
 from canal.errors import FederationError
 from canal.federation.message import Message
@@ -38,7 +38,7 @@ from canal.release.plan import Plan
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:
-    from canal.adapters.store import AdapterRelease
+    from canal.gradients.store import AdapterRelease
     from canal.federation.transport import Transport
     from canal.release.queries import Queries
     from canal.release.store import Release
@@ -74,8 +74,8 @@ def teach(
         transport: to the sites.
         progress: called with 1 after every round.
     """
-    from canal.adapters.rounds import Told, aggregate
-    from canal.adapters.shared import count_parameters, share
+    from canal.gradients.rounds import Told, aggregate
+    from canal.gradients.shared import count_parameters, share
 
     init = order.path(order.init)
     start = checkpoint.describe(init)

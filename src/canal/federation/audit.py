@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.adapters.kinds import AnyRelease
-from canal.adapters.store import AdapterRelease
+from canal.gradients.kinds import AnyRelease
+from canal.gradients.store import AdapterRelease
 from canal.attacks.simulation import FEW, LOUD, SIZES, Scenario, Simulation, look, simulate
 from canal.attacks.traces import Check
 from canal.data.load import load

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.patients import Patients
+from canal.gradients.patients import Patients
 from canal.errors import CheckpointError, FederationError, RefusalError
 from canal.federation.settings import SiteSettings
 from canal.files import fsync_folder, replace_file

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from canal.adapters.store import ADAPTERS
+from canal.gradients.store import ADAPTERS
 from canal.errors import RefusalError
 from canal.federation.terms import member
 from canal.release.agreement import digest

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.basis import Basis
-from canal.adapters.charges import charges
-from canal.adapters.gradients import Gradients
-from canal.adapters.machine import check_rows, made_up
-from canal.adapters.mechanism import COUNT_STEP, Mechanism, Stored
-from canal.adapters.public import Public
-from canal.adapters.update import Trajectory
-from canal.adapters.verification import check_statement
+from canal.gradients.basis import Basis
+from canal.gradients.charges import charges
+from canal.gradients.gradients import Gradients
+from canal.gradients.machine import check_rows, made_up
+from canal.gradients.mechanism import COUNT_STEP, Mechanism, Stored
+from canal.gradients.public import Public
+from canal.gradients.update import Trajectory
+from canal.gradients.verification import check_statement
 from canal.errors import InvalidValueError, RefusalError, ReleaseError
 from canal.federation.journal import Journal
 from canal.federation.message import Message
@@ -37,7 +37,7 @@ from canal.release.manifest import Manifest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.adapters.adapter import Coordinates
+    from canal.gradients.adapter import Coordinates
 
 
 class Lessons:

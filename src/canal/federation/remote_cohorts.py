@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.adapters.store import ADAPTERS
+from canal.gradients.store import ADAPTERS
 from canal.federation.message import Message
 from canal.federation.remote import add_up_answers, ask, roster
 from canal.federation.terms import Terms
@@ -16,8 +16,8 @@ from canal.federation.terms import Terms
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.adapters.agreement import AdapterAgreement
-    from canal.adapters.mechanism import Mechanism, Stored
+    from canal.gradients.agreement import AdapterAgreement
+    from canal.gradients.mechanism import Mechanism, Stored
     from canal.federation.transport import Transport
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest

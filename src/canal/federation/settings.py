@@ -31,8 +31,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from canal.adapters.patients import CHUNK
-from canal.adapters.store import ADAPTERS
+from canal.gradients.patients import CHUNK
+from canal.gradients.store import ADAPTERS
 from canal.data.case import check_accepted
 from canal.errors import ConfigurationError
 from canal.release.plan import TRUSTS, Trust
@@ -124,8 +124,8 @@ class Order:
         purpose: what the release is for; it is published.
         contact: who answers questions about it; it is published.
         plan: choices of the plan that win over the preset, such as epsilon.
-        adapter: which parameters patients teach, as `canal.adapters.adapter.Adapter`.
-        update: how fast, as `canal.adapters.update.UpdateSettings`.
+        adapter: which parameters patients teach, as `canal.gradients.adapter.Adapter`.
+        update: how fast, as `canal.gradients.update.UpdateSettings`.
         quantile: of gradient norms on the queries, at which patients are clipped.
         views: of an image in a round, each varied another way; 0 for the image as it is.
         chunk: of these images a pass; sites choose their own.

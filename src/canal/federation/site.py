@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from canal.adapters.patients import Patients
+from canal.gradients.patients import Patients
 from canal.errors import RefusalError
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from canal.adapters.cohorts import contribute
-from canal.adapters.mechanism import Stored
-from canal.adapters.patients import Patients
+from canal.gradients.cohorts import contribute
+from canal.gradients.mechanism import Stored
+from canal.gradients.patients import Patients
 from canal.errors import RefusalError
 from canal.federation.answers import Answers, Made
 from canal.federation.journal import Journal

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from canal.adapters.agreement import AdapterAgreement
-from canal.adapters.store import ADAPTERS
+from canal.gradients.agreement import AdapterAgreement
+from canal.gradients.store import ADAPTERS
 from canal.errors import RefusalError, ReleaseError
 from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys

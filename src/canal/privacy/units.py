@@ -16,7 +16,7 @@ paper     the paper's accounting: weight of the first, count    1/K           1 
 
 A fourth unit, `membership`, is a patient who is added to a cohort or removed from it. For features
 of arbitrary teachers that costs what replacing one costs; where every patient has a part of their
-own in what is published (`canal.adapters`), it is half of it.
+own in what is published (`canal.gradients`), it is half of it.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from canal.adapters.kinds import AnyRelease, open_release
-from canal.adapters.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
-from canal.adapters.store import AdapterRelease
-from canal.adapters.verification import check_statement as check_adapters
+from canal.gradients.kinds import AnyRelease, open_release
+from canal.gradients.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
+from canal.gradients.store import AdapterRelease
+from canal.gradients.verification import check_statement as check_adapters
 from canal.errors import ReleaseError
 from canal.privacy.units import UNITS, Unit
 from canal.release.calibration import CalibratedPlan, finite_or_none

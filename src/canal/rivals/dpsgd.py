@@ -3,7 +3,7 @@
 One patient is one unit: a step draws patients by chance, each with the same probability, and one
 image of each of them (adapters take the mean over all). So Opacus's accountant, which counts what
 it samples, counts patients. They are added or removed, as with adapters. Opacus draws, clips, adds
-noise and accounts; the gradients are ours (`canal.adapters.gradients`), since its own hooks take
+noise and accounts; the gradients are ours (`canal.gradients.gradients`), since its own hooks take
 1.6 to 2.5 times as long for the same numbers (`python -m bench adapters`).
 """
 
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.adapters.adapter import Adapter
-from canal.adapters.gradients import Gradients
-from canal.adapters.patients import Patients
+from canal.gradients.adapter import Adapter
+from canal.gradients.gradients import Gradients
+from canal.gradients.patients import Patients
 from canal.errors import InvalidValueError
 from canal.models.unet import lay_out
 from canal.teachers.batches import augmented, to_float
