@@ -11,18 +11,18 @@ import torch
 
 from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
+from canal.data.synthetic import generate
+from canal.experiments.arms import LAST
 from canal.gradients.adapter import Adapter
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
 from canal.gradients.moments import Moments
 from canal.gradients.norm import apart
 from canal.gradients.patients import Patients
-from canal.data.synthetic import generate
-from canal.experiments.arms import LAST
-from canal.models.loss import task_loss
-from canal.models.unet import UNetArchitecture
+from canal.learning.batches import to_float
+from canal.learning.loss import task_loss
+from canal.learning.unet import UNetArchitecture
 from canal.privacy.lattice import Lattice
-from canal.teachers.batches import to_float
 
 PATIENTS = 64
 # What is taught, and in how many directions of a public basis; 0 for the parameters as they are.

@@ -16,9 +16,9 @@ import torch
 
 from canal.data.synthetic import write
 from canal.federation.settings import Order
-from canal.models import checkpoint
-from canal.models.checkpoint import Checkpoint
-from canal.models.unet import UNetArchitecture, weights_digest
+from canal.learning import checkpoint
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.unet import UNetArchitecture, weights_digest
 from canal.release.aggregator import create
 from canal.release.ensemble import Ensemble, load_ensemble
 

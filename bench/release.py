@@ -17,8 +17,8 @@ from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
 from canal.data.cache import Arrays
 from canal.data.synthetic import generate
-from canal.models.tap import Tap
-from canal.models.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.learning.tap import Tap
+from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
 from canal.privacy.units import Participants
 from canal.release.aggregator import create
 from canal.release.ensemble import Ensemble, Teacher

@@ -15,13 +15,13 @@ from canal.data import cache
 from canal.data.decode import decode_image, decode_mask
 from canal.data.readers import read
 from canal.data.synthetic import generate, write
-from canal.models.loss import task_loss
-from canal.models.tap import Tap
-from canal.models.unet import BOTTLENECK, UNetArchitecture
-from canal.teachers.batches import Batches, to_float
-from canal.teachers.deformation import deformed
-from canal.teachers.settings import TrainingSettings
-from canal.teachers.training import fit
+from canal.learning.batches import Batches, to_float
+from canal.learning.deformation import deformed
+from canal.learning.loss import task_loss
+from canal.learning.settings import TrainingSettings
+from canal.learning.tap import Tap
+from canal.learning.training import fit
+from canal.learning.unet import BOTTLENECK, UNetArchitecture
 
 SIZE = (64, 64)
 

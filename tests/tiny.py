@@ -16,7 +16,7 @@ SIZE = (32, 32)  # 128 channels of 2 x 2 at the bottleneck
 
 @pytest.fixture(scope="session")
 def architecture():
-    from canal.models.unet import UNetArchitecture
+    from canal.learning.unet import UNetArchitecture
 
     return UNetArchitecture(in_channels=1, base_channels=8)
 
@@ -46,8 +46,8 @@ def teachers(initialisation):
 @pytest.fixture(scope="session")
 def ensemble(initialisation, teachers):
     """Three teachers and the initialisation that they share."""
-    from canal.models.tap import Tap
-    from canal.models.unet import BOTTLENECK, weights_digest
+    from canal.learning.tap import Tap
+    from canal.learning.unet import BOTTLENECK, weights_digest
     from canal.release.ensemble import Ensemble, Teacher
 
     return Ensemble(
@@ -104,9 +104,9 @@ def make_plan():
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory, architecture, initialisation, teachers):
     """The same networks as folders: `.init` and `.teachers`, as the command line reads them."""
-    from canal.models import checkpoint
-    from canal.models.checkpoint import Checkpoint
-    from canal.models.unet import weights_digest
+    from canal.learning import checkpoint
+    from canal.learning.checkpoint import Checkpoint
+    from canal.learning.unet import weights_digest
 
     folder = tmp_path_factory.mktemp("checkpoints")
     common = {

@@ -11,10 +11,13 @@ from canal.lazy import lazily
 from canal.version import __version__
 
 if TYPE_CHECKING:
-    from canal.gradients.kinds import verify
     from canal.data.load import load
     from canal.distill.run import train as train_student
-    from canal.models.unet import UNetArchitecture
+    from canal.gradients.kinds import verify
+    from canal.learning.settings import DistillSettings, TrainingSettings
+    from canal.learning.teacher import initialise
+    from canal.learning.teacher import train as train_teacher
+    from canal.learning.unet import UNetArchitecture
     from canal.privacy.ledger import Ledger
     from canal.release.aggregator import create as create_release
     from canal.release.ensemble import load_ensemble
@@ -22,25 +25,22 @@ if TYPE_CHECKING:
     from canal.release.queries import Queries
     from canal.release.record import About
     from canal.release.store import Release
-    from canal.teachers.run import initialise
-    from canal.teachers.run import train as train_teacher
-    from canal.teachers.settings import DistillSettings, TrainingSettings
 
 _HOME = {
     "About": "release.record",
-    "DistillSettings": "teachers.settings",
+    "DistillSettings": "learning.settings",
     "Ledger": "privacy.ledger",
     "Plan": "release.plan",
     "Queries": "release.queries",
     "Release": "release.store",
-    "TrainingSettings": "teachers.settings",
-    "UNetArchitecture": "models.unet",
+    "TrainingSettings": "learning.settings",
+    "UNetArchitecture": "learning.unet",
     "create_release": "release.aggregator:create",
-    "initialise": "teachers.run",
+    "initialise": "learning.teacher",
     "load": "data.load",
     "load_ensemble": "release.ensemble",
     "train_student": "distill.run:train",
-    "train_teacher": "teachers.run:train",
+    "train_teacher": "learning.teacher:train",
     "verify": "gradients.kinds",
 }
 

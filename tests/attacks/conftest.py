@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from canal.gradients.basis import Basis, Factors
 from canal.data.cache import Arrays
+from canal.gradients.basis import Basis, Factors
 from canal.privacy import Ledger, Participants, Secret
 from canal.release.plan import Plan
 
@@ -109,8 +109,8 @@ def networks():
 
 @pytest.fixture(scope="session")
 def ensemble(networks):
-    from canal.models.tap import Tap
-    from canal.models.unet import weights_digest
+    from canal.learning.tap import Tap
+    from canal.learning.unet import weights_digest
     from canal.release.ensemble import Ensemble, Teacher
 
     return Ensemble(

@@ -17,8 +17,8 @@ def moved(ensemble, networks, site, amount):
     """The same teachers, but that of one site is a little different."""
     import torch
 
-    from canal.models.tap import Tap
-    from canal.models.unet import weights_digest
+    from canal.learning.tap import Tap
+    from canal.learning.unet import weights_digest
     from canal.release.ensemble import Ensemble, Teacher
 
     network = copy.deepcopy(networks[site])
@@ -160,13 +160,13 @@ def test_a_teacher_trained_with_and_without_one_patient(tmp_path):
     """
     from canal.data.cache import Arrays
     from canal.data.synthetic import generate
-    from canal.models.unet import UNetArchitecture
+    from canal.learning.settings import TrainingSettings
+    from canal.learning.teacher import initialise, train
+    from canal.learning.unet import UNetArchitecture
     from canal.privacy import Participants
     from canal.release.aggregator import create
     from canal.release.ensemble import load_ensemble
     from canal.release.plan import Plan
-    from canal.teachers.run import initialise, train
-    from canal.teachers.settings import TrainingSettings
 
     made = generate(48, size=(32, 32))
     everyone = Arrays(made.ids, made.images, made.masks, "all")

@@ -14,12 +14,12 @@ from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import noiseless_rows
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError
-from canal.models.unet import UNetArchitecture
+from canal.learning.settings import TrainingSettings
+from canal.learning.teacher import initialise, train
+from canal.learning.unet import UNetArchitecture
 from canal.release.aggregator import create
 from canal.release.ensemble import load_ensemble
 from canal.release.queries import Queries
-from canal.teachers.run import initialise, train
-from canal.teachers.settings import TrainingSettings
 
 SHORT = TrainingSettings(steps=2, batch_size=4, save_every=2)
 
@@ -95,7 +95,7 @@ def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
     assert len(set(networks)) == 8
     first = {path: (path / "weights.safetensors").stat().st_mtime_ns for path in networks}
     monkeypatch.setattr(
-        "canal.teachers.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
+        "canal.learning.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
     assert train_shadows(*places) == networks
     assert first == {path: (path / "weights.safetensors").stat().st_mtime_ns for path in networks}

@@ -9,13 +9,13 @@ import threading
 import numpy as np
 import pytest
 
-from canal.gradients import mechanism as mechanism_module
-from canal.gradients.clip import Clip
-from canal.gradients.mechanism import Mechanism
 from canal.attacks.auditor import judge
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.seeds import find_seed
 from canal.attacks.traces import distances, noise_is_wide, unrelated, whole_numbers
+from canal.gradients import mechanism as mechanism_module
+from canal.gradients.clip import Clip
+from canal.gradients.mechanism import Mechanism
 from canal.privacy import Secret
 from canal.privacy.ziggurat import standard_normal
 from canal.release.noise import Noise

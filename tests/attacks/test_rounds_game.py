@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from canal.gradients.mechanism import Mechanism
 from canal.attacks.auditor import judge
 from canal.attacks.crowd import Pair, canaries
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.traces import distances
+from canal.gradients.mechanism import Mechanism
 from canal.privacy import Secret
 from canal.release.noise import Noise
 

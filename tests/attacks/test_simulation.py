@@ -6,13 +6,13 @@ Noise is of the operating system. A simulation that is right fails once in 1e8.
 import pytest
 import torch
 
+from canal.attacks.simulation import simulate
+from canal.federation import remote, remote_cohorts
+from canal.federation.audit import simulate_across, usual
 from canal.gradients import cohorts as cohorts_module
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
-from canal.attacks.simulation import simulate
-from canal.federation import remote, remote_cohorts
-from canal.federation.audit import simulate_across, usual
 from canal.privacy import Ledger, Participants, Secret
 from canal.release import sites as sites_module
 from canal.release.plan import Plan

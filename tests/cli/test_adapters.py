@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from canal.cli.adapters import train
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
-from canal.cli.adapters import train
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.privacy import Ledger
 from typed import call_here, here
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from canal.gradients.kinds import open_release, verify
 from canal.cli.demo import ADAPTERS, COMMANDS, HOSPITALS, RELEASES, chapters
-from canal.models import checkpoint
+from canal.gradients.kinds import open_release, verify
+from canal.learning import checkpoint
 from canal.privacy import Ledger
 from canal.release.store import Release
 

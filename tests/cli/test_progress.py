@@ -2,8 +2,8 @@
 
 import pytest
 
-from canal.gradients.rounds import Told
 from canal.cli.progress import rounds
+from canal.gradients.rounds import Told
 
 
 @pytest.mark.parametrize(

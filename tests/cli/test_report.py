@@ -16,11 +16,10 @@ def home(tmp_path_factory):
     from canal.data.split import make_split
     from canal.data.synthetic import write
     from canal.distill.run import train
-    from canal.models import checkpoint
-    from canal.models.unet import UNetArchitecture
-    from canal.teachers import evaluate
-    from canal.teachers.run import initialise
-    from canal.teachers.settings import TrainingSettings
+    from canal.learning import checkpoint, evaluate
+    from canal.learning.settings import TrainingSettings
+    from canal.learning.teacher import initialise
+    from canal.learning.unet import UNetArchitecture
 
     home = tmp_path_factory.mktemp("report")
     write(home / "data", 24, size=(32, 32))

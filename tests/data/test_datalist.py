@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from canal.gradients.patients import Patients
 from canal.data.decode import decode_mask
 from canal.data.load import load
 from canal.data.readers import read
 from canal.errors import DataError
+from canal.gradients.patients import Patients
 
 
 def _ids(data):

@@ -14,8 +14,8 @@ SIZE = (64, 64)  # 128 channels of 4 x 4 at the bottleneck
 @pytest.fixture(scope="session")
 def init(tmp_path_factory):
     """Folder of a shared initialisation."""
-    from canal.models.unet import UNetArchitecture
-    from canal.teachers.run import initialise
+    from canal.learning.teacher import initialise
+    from canal.learning.unet import UNetArchitecture
 
     folder = tmp_path_factory.mktemp("student") / "init"
     initialise(folder, UNetArchitecture(in_channels=1, base_channels=8), seed=0, size=SIZE)
@@ -40,9 +40,9 @@ def make_release(tmp_path_factory, init, arrays):
     """A release about the arrays by two teachers, in research mode; each made once."""
     import torch
 
-    from canal.models import checkpoint
-    from canal.models.tap import Tap
-    from canal.models.unet import BOTTLENECK, weights_digest
+    from canal.learning import checkpoint
+    from canal.learning.tap import Tap
+    from canal.learning.unet import BOTTLENECK, weights_digest
     from canal.privacy.units import Participants
     from canal.release import Ensemble, Plan, Queries, Teacher, create
 

@@ -9,7 +9,7 @@ from PIL import Image
 from canal.data.readers import read
 from canal.distill.predict import predict
 from canal.errors import DataError
-from canal.models.checkpoint import Checkpoint
+from canal.learning.checkpoint import Checkpoint
 
 
 class Bright(torch.nn.Module):

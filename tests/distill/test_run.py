@@ -10,20 +10,20 @@ import pytest
 import torch
 from xxhash import xxh3_128_hexdigest
 
-from canal.gradients.kinds import open_release
-from canal.gradients.taught import load_taught, save_taught
 from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.run import train
 from canal.distill.student import Student
 from canal.distill.targets import Targets
 from canal.errors import CheckpointError, InvalidValueError, ReleaseError
-from canal.models import checkpoint
-from canal.models.loss import task_loss
-from canal.models.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.gradients.kinds import open_release
+from canal.gradients.taught import load_taught, save_taught
+from canal.learning import checkpoint
+from canal.learning.batches import Batches, orient
+from canal.learning.loss import task_loss
+from canal.learning.settings import DistillSettings, TrainingSettings
+from canal.learning.teacher import initialise
+from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
 from canal.release.manifest import MANIFEST, Manifest
-from canal.teachers.batches import Batches, orient
-from canal.teachers.run import initialise
-from canal.teachers.settings import DistillSettings, TrainingSettings
 
 SIZE = (64, 64)
 SHORT = TrainingSettings(steps=4, batch_size=4, save_every=2)

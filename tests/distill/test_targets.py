@@ -7,7 +7,7 @@ from scipy.fft import dctn, idctn
 
 from canal.distill.targets import Targets
 from canal.errors import InvalidValueError
-from canal.teachers.settings import DistillSettings
+from canal.learning.settings import DistillSettings
 
 
 def test_targets_are_the_release_in_the_unit_ball(make_release):

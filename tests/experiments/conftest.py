@@ -7,7 +7,7 @@ import pytest
 from canal.data.synthetic import write
 from canal.experiments.cell import Cell, Places
 from canal.experiments.stage import Scene
-from canal.teachers.settings import TrainingSettings
+from canal.learning.settings import TrainingSettings
 
 
 @pytest.fixture

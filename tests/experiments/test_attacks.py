@@ -13,7 +13,7 @@ from canal.experiments.cell import Places
 from canal.experiments.grid import missing, run_grid
 from canal.experiments.roc_figure import figure
 from canal.experiments.stage import Scene
-from canal.teachers.settings import TrainingSettings
+from canal.learning.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def test_cells_go_on_and_are_made_once(cells, places, monkeypatch):
         run_grid(cells, places)
     monkeypatch.setattr(attacks, "invert", invert)
     monkeypatch.setattr(
-        "canal.teachers.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
+        "canal.learning.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
     assert run_grid(cells, places) == {}
     silent, between, noisy = (cell.result(places) for cell in cells)

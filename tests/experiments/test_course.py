@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from canal.gradients.patients import Patients
 from canal.experiments import course
 from canal.experiments.cell import Places
 from canal.experiments.course import Course
 from canal.experiments.taught import Lesson, PupilCell
-from canal.models import checkpoint
-from canal.teachers.evaluate import predict
-from canal.teachers.run import labelled_by
-from canal.teachers.settings import TrainingSettings
+from canal.gradients.patients import Patients
+from canal.learning import checkpoint
+from canal.learning.evaluate import predict
+from canal.learning.settings import TrainingSettings
+from canal.learning.teacher import labelled_by
 
 TINY = Course(
     "dermoscopy",
@@ -108,7 +108,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from canal.experiments.cell import Places
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from experiments.test_course import TINY
 told, place = [], Path(sys.argv[1])
 stage = replace(TINY, start=30).on(Places(place, place, place), lambda *each: told.append(each))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from canal.gradients.public import measure
 from canal.experiments.harm import ALLOCATIONS, harm, left, theory
+from canal.gradients.public import measure
 
 SIX = arrays(np.float64, 6, elements=st.floats(0.5, 20))
 CHANNELS = np.repeat(np.arange(6), 3)

@@ -22,7 +22,7 @@ from canal.experiments.patients import (
 )
 from canal.experiments.patients_table import markdown
 from canal.experiments.taught import Lesson
-from canal.teachers.settings import TrainingSettings
+from canal.learning.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2
@@ -60,7 +60,7 @@ def test_cells_are_lines_of_one_file(in_lines, monkeypatch):
     assert len(lines) == 4
     assert missing(made, in_lines) == []
     monkeypatch.setattr(
-        "canal.teachers.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
+        "canal.learning.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
     assert run_grid(made, in_lines) == {}
     assert in_lines.results.read_text().splitlines() == lines

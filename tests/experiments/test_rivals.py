@@ -10,9 +10,9 @@ from canal.experiments import rivals
 from canal.experiments.cell import Places, say_nothing
 from canal.experiments.course import Course, CourseStage
 from canal.experiments.rivals import EchoCell, PrivateTeachersCell, UnionCell
-from canal.models import checkpoint
+from canal.learning import checkpoint
+from canal.learning.settings import TrainingSettings
 from canal.rivals.dpsgd import PrivateSettings
-from canal.teachers.settings import TrainingSettings
 
 SCENE = Course(
     "dermoscopy",

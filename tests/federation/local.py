@@ -1,14 +1,14 @@
 """What a federation makes, made in one process: what it is compared with, to the byte."""
 
+from canal.data.load import load
+from canal.data.overlap import compare, digests
+from canal.federation.aggregate import make_adapter_plan, read_queries
 from canal.gradients.adapter import Adapter
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
 from canal.gradients.rounds import aggregate as teach
 from canal.gradients.shared import count_parameters, share
-from canal.data.load import load
-from canal.data.overlap import compare, digests
-from canal.federation.aggregate import make_adapter_plan, read_queries
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.release.aggregator import aggregate
 from canal.release.options import Options
 from canal.release.sites import LocalSites

@@ -9,14 +9,14 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from canal.gradients.store import AdapterRelease
-from canal.gradients.verification import verify
 from canal.errors import FederationError, InvalidValueError
 from canal.federation import lessons
 from canal.federation.aggregate import run
 from canal.federation.answers import Answers
 from canal.federation.history import history
 from canal.federation.message import Message
+from canal.gradients.store import AdapterRelease
+from canal.gradients.verification import verify
 from federation.local import teach_alone
 from federation.malicious import Malicious, set_in
 from tiny import SITES

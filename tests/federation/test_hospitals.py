@@ -17,7 +17,7 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is absent; pip install 'cana
 from canal.federation.aggregate import read_queries
 from canal.federation.job import submit, wait
 from canal.federation.settings import Order
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.privacy import Ledger
 from canal.release.ensemble import load_ensemble
 from canal.release.store import Release

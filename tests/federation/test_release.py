@@ -7,7 +7,7 @@ import pytest
 
 from canal.errors import FederationError
 from canal.federation.aggregate import read_queries, run
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.privacy.ledger import Ledger
 from canal.release.ensemble import load_ensemble
 from canal.release.store import Release

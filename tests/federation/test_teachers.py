@@ -88,7 +88,7 @@ class TestTeachers:
 
     def test_an_initialisation_is_what_its_name_says(self, hospitals, checkpoints):
         from canal.federation.aggregate import hand_out
-        from canal.models.checkpoint import describe
+        from canal.learning.checkpoint import describe
 
         hand_out(checkpoints.init, hospitals.transport)
         name = describe(checkpoints.init).initialisation

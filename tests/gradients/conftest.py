@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from gradients.place import FEW, Place
-from canal.gradients.plan import AdapterPlan
 from canal.data.cache import Arrays
 from canal.data.synthetic import generate
+from canal.gradients.plan import AdapterPlan
+from gradients.place import FEW, Place
 
 SIZE = (32, 32)
 
@@ -35,9 +35,9 @@ def recipient(patients_of):
 @pytest.fixture(scope="session")
 def init(tmp_path_factory, recipient):
     """Folder of a shared initialisation that was trained for a moment."""
-    from canal.models.unet import UNetArchitecture
-    from canal.teachers.run import initialise
-    from canal.teachers.settings import TrainingSettings
+    from canal.learning.settings import TrainingSettings
+    from canal.learning.teacher import initialise
+    from canal.learning.unet import UNetArchitecture
 
     folder = tmp_path_factory.mktemp("adapters") / "init"
     initialise(
@@ -160,8 +160,8 @@ def places(tmp_path):
 @pytest.fixture(scope="module")
 def whole(make_release, tmp_path_factory):
     """A private release, counted, that all tests change in turn."""
-    from gradients.charged import COHORTS, Charged
     from canal.privacy import Ledger
+    from gradients.charged import COHORTS, Charged
 
     folder = tmp_path_factory.mktemp("victim")
     ledger = Ledger(folder / "ledger.sqlite")

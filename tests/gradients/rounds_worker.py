@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-from gradients.place import FEW
+from canal.data.cache import Arrays
+from canal.data.synthetic import generate
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.rounds import train
 from canal.gradients.shared import share
-from canal.data.cache import Arrays
-from canal.data.synthetic import generate
+from gradients.place import FEW
 
 SECRET = hashlib.sha256(b"thirty-two bytes, the same in every run").digest()
 

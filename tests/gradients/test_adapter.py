@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from gradients.place import FEW
-from canal.gradients.adapter import Adapter, Coordinates, merge
 from canal.errors import InvalidValueError
-from canal.models.unet import UNetArchitecture
+from canal.gradients.adapter import Adapter, Coordinates, merge
+from canal.learning.unet import UNetArchitecture
+from gradients.place import FEW
 
 
 def unet(**options):

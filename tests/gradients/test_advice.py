@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradients.place import FEW
+from canal.errors import InvalidValueError
 from canal.gradients.advice import Advice, voice
 from canal.gradients.mechanism import Mechanism
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.rounds import train
 from canal.gradients.update import UpdateSettings
-from canal.errors import InvalidValueError
+from gradients.place import FEW
 
 PLAN = AdapterPlan(8.0, patients=600, parameters=488_385, rounds=20)
 

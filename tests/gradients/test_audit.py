@@ -11,18 +11,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradients.place import FEW
+from canal.attacks.kinds import audit, auditor_of
+from canal.attacks.paid import chosen, measure
+from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import CHUNK, Patients
 from canal.gradients.shared import share
 from canal.gradients.store import AdapterRelease
-from canal.attacks.kinds import audit, auditor_of
-from canal.attacks.paid import chosen, measure
-from canal.errors import InvalidValueError, ReleaseError
+from canal.learning.teacher import load_initialisation
 from canal.privacy import Secret
 from canal.release.noise import Noise
-from canal.teachers.run import load_initialisation
+from gradients.place import FEW
 
 QUICK = {"draws": 2000, "seeds": 20}
 RESEARCH = {"seed": 3}

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradients.pictures import pictures
-from gradients.place import FEW
+from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients import gradients
 from canal.gradients.adapter import Adapter
 from canal.gradients.basis import Basis, Factors, digest
@@ -15,8 +14,9 @@ from canal.gradients.moments import Moments
 from canal.gradients.shared import share
 from canal.gradients.store import BASIS, AdapterRelease, read_basis, write_basis
 from canal.gradients.verification import verify
-from canal.errors import InvalidValueError, ReleaseError
-from canal.models.unet import UNetArchitecture
+from canal.learning.unet import UNetArchitecture
+from gradients.pictures import pictures
+from gradients.place import FEW
 
 SHAPES = ((6, 5, 2), (4,), (3, 7))
 SIZE = 60 + 4 + 21

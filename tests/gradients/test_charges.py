@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from budgets import just_enough
+from canal.errors import BudgetExceededError, LedgerError
 from canal.gradients.charges import charges, covers
 from canal.gradients.plan import AdapterPlan
-from canal.errors import BudgetExceededError, LedgerError
 from canal.privacy import Ledger
 from canal.release.publication import paid
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from canal.gradients.clip import Clip
 from canal.errors import InvalidValueError
+from canal.gradients.clip import Clip
 from canal.privacy import Lattice
 
 SMALLEST = math.ulp(0.0)

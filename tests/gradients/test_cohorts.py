@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients.adapter import Adapter
 from canal.gradients.cohorts import LocalCohorts, contribute
 from canal.gradients.mechanism import COUNT_STEP, Mechanism
 from canal.gradients.patients import Patients
-from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy import Secret
 from canal.release.noise import Noise
 

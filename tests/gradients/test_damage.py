@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
+from canal.errors import CanalError, ReleaseError
 from canal.gradients.store import AdapterRelease
 from canal.gradients.verification import account
-from canal.errors import CanalError, ReleaseError
 from canal.release.manifest import CARD, MANIFEST
 
 

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from gradients.pictures import pictures
-from gradients.place import FEW
+from canal.errors import InvalidValueError
 from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
-from canal.errors import InvalidValueError
-from canal.models.loss import task_loss
-from canal.models.unet import UNetArchitecture
+from canal.learning.loss import task_loss
+from canal.learning.unet import UNetArchitecture
+from gradients.pictures import pictures
+from gradients.place import FEW
 
 
 def naive(network, names, images, masks, loss):

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from gradients.pictures import pictures
-from gradients.place import FEW
+from canal.errors import InvalidValueError
 from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
 from canal.gradients.machine import check_rows
 from canal.gradients.moments import Moments
 from canal.gradients.shared import share
-from canal.errors import InvalidValueError
-from canal.models.unet import UNetArchitecture
+from canal.learning.unet import UNetArchitecture
+from gradients.pictures import pictures
+from gradients.place import FEW
 
 
 def unet_gradients():

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
+from canal.errors import InvalidValueError
 from canal.gradients.mechanism import COUNT, COUNT_STEP, Mechanism
 from canal.gradients.plan import AdapterPlan
-from canal.errors import InvalidValueError
 from canal.privacy import Secret, Stream
 from canal.release.noise import Noise
 

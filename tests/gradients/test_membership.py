@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from canal.gradients.patients import Patients
 from canal.attacks.finding import NOTHING
 from canal.attacks.rounds_patients import Evidence, attack_rounds, gather
 from canal.errors import InvalidValueError
-from canal.teachers.run import load_initialisation
+from canal.gradients.patients import Patients
+from canal.learning.teacher import load_initialisation
 
 RESEARCH = {"seed": 3}
 

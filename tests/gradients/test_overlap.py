@@ -2,10 +2,10 @@
 
 import pytest
 
+from canal.errors import DataError
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
 from canal.gradients.rounds import train
-from canal.errors import DataError
 from canal.privacy.gaussian import epsilon_from_rho
 
 

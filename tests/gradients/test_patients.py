@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from canal.gradients.clip import Clip
-from canal.gradients.patients import Patients
 from canal.data.cache import Arrays
 from canal.errors import DataError, InvalidValueError
+from canal.gradients.clip import Clip
+from canal.gradients.patients import Patients
+from canal.learning.batches import augmented, to_float
 from canal.privacy import Lattice
-from canal.teachers.batches import augmented, to_float
 
 LATTICE = Lattice(2.0**-16)
 LONGEST = 2**16

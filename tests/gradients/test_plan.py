@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from canal.errors import CanalError, InvalidValueError
 from canal.gradients.adapter import Adapter
 from canal.gradients.plan import AdapterPlan
-from canal.errors import CanalError, InvalidValueError
 from canal.privacy.allocation import distortion, uniform
 from canal.privacy.precision import BEYOND, ETA
 

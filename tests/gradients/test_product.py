@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from canal.gradients.product import Product
 from canal.errors import InvalidValueError
+from canal.gradients.product import Product
 
 LAYERS = {
     "plain": (lambda: nn.Conv2d(3, 4, 3, padding=1), (3, 9, 9)),

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from canal.errors import InvalidValueError
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.public import Public, measure
-from canal.errors import InvalidValueError
 from canal.privacy.allocation import distortion, uniform
 
 # Two images; a channel of two parameters, one of one, one of three.

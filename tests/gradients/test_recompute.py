@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradients.charged import Charged
 from canal.gradients.adapter import HEAD, Adapter
 from canal.gradients.basis import Factors, digest
 from canal.gradients.recompute import SUBSPACE
@@ -13,6 +12,7 @@ from canal.gradients.shared import share
 from canal.gradients.store import write_basis
 from canal.gradients.verification import verify
 from canal.release.recompute import PublicInputs
+from gradients.charged import Charged
 
 # The code is the same for all; those that look at curvature too take twice as long.
 ALLOCATIONS = (

@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradients.place import COHORTS, PAIRS, Killed, assert_charged_once
 from budgets import just_enough
+from canal.errors import BudgetExceededError, LedgerError, ReleaseError
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
 from canal.gradients.rounds import aggregate
 from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
 from canal.gradients.verification import account, verify
-from canal.errors import BudgetExceededError, LedgerError, ReleaseError
 from canal.privacy import Ledger
+from gradients.place import COHORTS, PAIRS, Killed, assert_charged_once
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gradients.place import Killed, Place, assert_charged_once
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.mechanism import COUNT_STEP
 from canal.gradients.verification import verify
+from gradients.place import Killed, Place, assert_charged_once
 from release.place import SECRET, keys_in
 
 WORKER = Path(__file__).parent / "rounds_worker.py"

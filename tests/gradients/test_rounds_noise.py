@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
+from canal.errors import ReleaseError
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.mechanism import COUNT_STEP, Mechanism
 from canal.gradients.patients import Patients
 from canal.gradients.rounds import aggregate
 from canal.gradients.update import Trajectory
 from canal.gradients.verification import verify
-from canal.errors import ReleaseError
 from canal.privacy import Secret, rounded_gaussian
 from canal.release.agreement import digest
 from canal.release.noise import Noise

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from gradients.place import FEW
+from canal.errors import DataError, InvalidValueError
 from canal.gradients import shared as shared_module
 from canal.gradients.patients import Patients
 from canal.gradients.public import measure
 from canal.gradients.shared import share
 from canal.gradients.start import settled
-from canal.errors import DataError, InvalidValueError
-from canal.models import checkpoint
-from canal.models.unet import weights_digest
+from canal.learning import checkpoint
+from canal.learning.unet import weights_digest
 from canal.release.workspace import Workspace
+from gradients.place import FEW
 
 
 def test_rounds_start_from_the_initialisation(shared, init):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from canal.errors import ReleaseError
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.statement import facts_of, noise_source, state
-from canal.errors import ReleaseError
 from canal.privacy.randomness import SAMPLER
 
 PLAN = AdapterPlan(epsilon=2.0, patients=100, parameters=1000, sites=2)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients.adapter import Adapter
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.rounds import train
 from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
-from canal.errors import InvalidValueError, ReleaseError
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.release.manifest import MANIFEST, Manifest
 
 

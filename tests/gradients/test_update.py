@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canal.gradients.update import Trajectory, UpdateSettings
 from canal.errors import InvalidValueError
+from canal.gradients.update import Trajectory, UpdateSettings
 
 DIRECTIONS = ([1.0, 0.0], [1.0, 2.0], [-4.0, 2.0])
 

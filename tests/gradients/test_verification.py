@@ -10,16 +10,16 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from gradients.charged import COHORTS, Charged
+from canal.errors import ReleaseError
 from canal.gradients.charges import charges
 from canal.gradients.mechanism import Mechanism
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.statement import facts_of, state
 from canal.gradients.store import AdapterRelease
 from canal.gradients.verification import account, check_statement, verify
-from canal.errors import ReleaseError
 from canal.privacy import Ledger, Secret, rounded_gaussian
 from canal.privacy.randomness import Stream
+from gradients.charged import COHORTS, Charged
 
 
 def derived_anew(content):

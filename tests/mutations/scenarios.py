@@ -46,9 +46,9 @@ def networks(folder: Path, size: tuple[int, int]) -> SimpleNamespace:
     """The shared initialisation and a teacher for every site, as folders."""
     import torch
 
-    from canal.models import checkpoint
-    from canal.models.checkpoint import Checkpoint
-    from canal.models.unet import UNetArchitecture, weights_digest
+    from canal.learning import checkpoint
+    from canal.learning.checkpoint import Checkpoint
+    from canal.learning.unet import UNetArchitecture, weights_digest
 
     architecture = UNetArchitecture(in_channels=1, base_channels=8)
     init = architecture.build(seed=0)
@@ -152,7 +152,7 @@ def across(
     from canal.federation import remote
     from canal.federation.aggregate import read_queries, run
     from canal.federation.settings import Order
-    from canal.models import checkpoint
+    from canal.learning import checkpoint
     from canal.release.ensemble import load_ensemble
     from canal.release.queries import Queries
     from federation.conftest import Hospitals
@@ -236,7 +236,7 @@ def residue(release, ensemble, asked) -> list[str]:
 def paid(release, init: Path, site, chunk: int) -> list[str]:
     """What `canal audit` finds of a hospital that holds the patients of one site."""
     from canal.attacks.paid import chosen, measure
-    from canal.teachers.run import load_initialisation
+    from canal.learning.teacher import load_initialisation
 
     network, _ = load_initialisation(init)
     people, among = chosen(release, site.digest, site, None, chunk)

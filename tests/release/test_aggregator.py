@@ -14,8 +14,8 @@ from scipy import stats
 from budgets import just_enough
 from canal.data.cache import Arrays
 from canal.errors import ReleaseError
-from canal.models.tap import Tap
-from canal.models.unet import weights_digest
+from canal.learning.tap import Tap
+from canal.learning.unet import weights_digest
 from canal.privacy import Ledger, Participants
 from canal.release.aggregator import create
 from canal.release.ensemble import Ensemble, Teacher

@@ -8,9 +8,9 @@ import torch
 
 from canal.data import overlap
 from canal.errors import CheckpointError, ReleaseError
-from canal.models import checkpoint
-from canal.models.tap import Tap
-from canal.models.unet import UNetArchitecture, weights_digest
+from canal.learning import checkpoint
+from canal.learning.tap import Tap
+from canal.learning.unet import UNetArchitecture, weights_digest
 from canal.privacy import Participants
 from canal.release.aggregator import create
 from canal.release.ensemble import Ensemble, Teacher, load_ensemble

@@ -13,8 +13,8 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import CheckpointError
-from canal.models.tap import Tap
-from canal.models.unet import BOTTLENECK
+from canal.learning.tap import Tap
+from canal.learning.unet import BOTTLENECK
 from canal.privacy import Ledger
 from canal.release.aggregator import create
 from canal.release.card import render
@@ -157,8 +157,8 @@ def test_a_network_with_other_bits_in_its_kernels_is_within_the_tolerance(
 def test_another_initialisation_says_nothing_about_caps(
     victim, public, tmp_path, checkpoints, arrays
 ):
-    from canal.models import checkpoint
-    from canal.models.unet import UNetArchitecture, weights_digest
+    from canal.learning import checkpoint
+    from canal.learning.unet import UNetArchitecture, weights_digest
 
     made = checkpoint.describe(checkpoints.init)
     other = UNetArchitecture.from_json(made.architecture).build(seed=1)
@@ -192,7 +192,7 @@ def test_other_images_under_the_same_names(victim, public, arrays):
 
 
 def test_an_initialisation_that_saw_the_queries(victim, public, checkpoints, tmp_path, arrays):
-    from canal.models import checkpoint
+    from canal.learning import checkpoint
 
     network, made = checkpoint.load(checkpoints.init)
     checkpoint.save(tmp_path / "i", network, replace(made, notes=made.notes | {"trained": True}))

@@ -17,8 +17,8 @@ import pytest
 
 from canal.data.synthetic import write as write_synthetic
 from canal.errors import ReleaseError
-from canal.models import checkpoint
-from canal.models.unet import BOTTLENECK
+from canal.learning import checkpoint
+from canal.learning.unet import BOTTLENECK
 from canal.privacy import Ledger
 from canal.release.aggregator import create
 from canal.release.verification import verify

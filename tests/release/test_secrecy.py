@@ -6,8 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from canal.gradients.kinds import open_release
 from canal.errors import FederationError, ReleaseError
+from canal.gradients.kinds import open_release
 from canal.privacy import Secret
 from canal.release.aggregator import create
 from canal.release.options import Options

@@ -14,8 +14,8 @@ from scipy import stats
 
 from canal.data.cache import Arrays
 from canal.errors import ReleaseError
-from canal.models.loss import task_loss
-from canal.models.unet import BOTTLENECK
+from canal.learning.loss import task_loss
+from canal.learning.unet import BOTTLENECK
 from canal.privacy import Guarantee, Participants, Secret
 from canal.release.noise import Noise
 from canal.release.plan import Plan

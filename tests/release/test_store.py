@@ -8,8 +8,8 @@ import torch
 
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError, ReleaseError
-from canal.models.tap import Tap
-from canal.models.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.learning.tap import Tap
+from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
 from canal.privacy import Participants
 from canal.release.aggregator import create
 from canal.release.ensemble import Ensemble, Teacher

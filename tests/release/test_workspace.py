@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from canal.errors import LedgerError, ReleaseError, SecretLostError
-from canal.models.tap import Tap
+from canal.learning.tap import Tap
 from canal.privacy import Ledger
 from canal.release import aggregator
 from canal.release.aggregator import create

@@ -32,7 +32,7 @@ def arrays():
 
 def write_scores(folder, ids, mean, seed):
     """Made-up scores, so that a test knows what to expect."""
-    from canal.teachers.evaluate import Score, write_csv
+    from canal.learning.evaluate import Score, write_csv
 
     dice = np.clip(np.random.default_rng(seed).normal(mean, 0.05, len(ids)), 0, 1)
     found = [Score(n, float(d), float(d / (2 - d)), 3.0) for n, d in zip(ids, dice, strict=True)]
@@ -77,13 +77,13 @@ def teach(out, init, recipient, private, ledger):
 @pytest.fixture(scope="session")
 def made_run(tmp_path_factory, arrays):
     """The folder; a test that changes it takes `run_folder`."""
-    from canal.gradients.taught import save_taught
     from canal.distill.run import train as distil
-    from canal.models.unet import UNetArchitecture
+    from canal.gradients.taught import save_taught
+    from canal.learning.settings import TrainingSettings
+    from canal.learning.teacher import initialise, train
+    from canal.learning.unet import UNetArchitecture
     from canal.privacy import Ledger, Participants
     from canal.release import Plan, Queries, create, load_ensemble
-    from canal.teachers.run import initialise, train
-    from canal.teachers.settings import TrainingSettings
 
     folder = tmp_path_factory.mktemp("run")
     training = TrainingSettings(steps=3, batch_size=4, save_every=3)

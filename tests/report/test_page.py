@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from canal.gradients.store import AdapterRelease
-from canal.models import checkpoint
+from canal.learning import checkpoint
+from canal.learning.evaluate import predict
 from canal.privacy import Participants
 from canal.privacy.events import Guarantee
 from canal.release.digits import number, upwards
@@ -24,7 +25,6 @@ from canal.report.arms import Arms
 from canal.report.costs import Training, epsilon_by_queries
 from canal.report.facts import facts
 from canal.report.run import Run
-from canal.teachers.evaluate import predict
 from report.pages import page
 
 SVG = "{http://www.w3.org/2000/svg}"

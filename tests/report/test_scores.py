@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
+from canal.learning.evaluate import Score
 from canal.report.benefit import points, verdict
 from canal.report.forest import Scale
 from canal.report.scores import Difference, difference
-from canal.teachers.evaluate import Score
 
 
 def by_image(values, people=None):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.report.facts import facts
 from canal.report.run import Run
 from report.pages import page

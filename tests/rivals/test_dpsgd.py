@@ -12,14 +12,14 @@ from dp_accounting.pld import PLDAccountant
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
-from canal.gradients.patients import Patients
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError
-from canal.models.loss import task_loss
-from canal.models.unet import UNetArchitecture
+from canal.gradients.patients import Patients
+from canal.learning.batches import to_float
+from canal.learning.loss import task_loss
+from canal.learning.unet import UNetArchitecture
 from canal.rivals import dpsgd
 from canal.rivals.dpsgd import PrivateSettings
-from canal.teachers.batches import to_float
 
 
 @pytest.fixture

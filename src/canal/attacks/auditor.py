@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from canal.gradients.kinds import AnyRelease, verify
 from canal.attacks.audit import Audit
 from canal.attacks.game import Game, Played, Progress
 from canal.attacks.outcome import ALARM, Outcome
@@ -42,6 +41,7 @@ from canal.attacks.traces import (
 )
 from canal.attacks.verdict import Verdict, all_read, printed
 from canal.errors import CanalError, InvalidValueError
+from canal.gradients.kinds import AnyRelease, verify
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Unit
 from canal.release.manifest import CARD

@@ -24,7 +24,7 @@ import numpy as np
 
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError
-from canal.models.tap import Tap
+from canal.learning.tap import Tap
 from canal.release.ensemble import Ensemble, Teacher
 from canal.release.options import Options
 from canal.release.queries import Queries

@@ -102,8 +102,8 @@ class Inversion:
 
     def write_pictures(self, path: Path, victims: Arrays, count: int = 8) -> None:
         """A picture: some victims above what the decoder made of them, from least to most like."""
-        from canal.teachers.evaluate import from_worst_to_best
-        from canal.teachers.picture import sheet, shown
+        from canal.learning.evaluate import from_worst_to_best
+        from canal.learning.picture import sheet, shown
 
         chosen = from_worst_to_best(self.decoded.ssim.tolist(), count)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from canal.gradients.kinds import AnyRelease
-from canal.gradients.store import AdapterRelease
 from canal.attacks.audit import Audit
 from canal.attacks.auditor import Auditor
 from canal.attacks.feature_auditor import FeatureAuditor
 from canal.attacks.game import Progress
 from canal.attacks.rounds_auditor import RoundsAuditor
+from canal.gradients.kinds import AnyRelease
+from canal.gradients.store import AdapterRelease
 
 
 def auditor_of(release: AnyRelease, **choices: Any) -> Auditor:

@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.gradients.gradients import Gradients
-from canal.gradients.patients import CHUNK, Patients
 from canal.attacks.canary import Canary
 from canal.attacks.outcome import exact_epsilon
 from canal.attacks.view import Floats
 from canal.errors import InvalidValueError
+from canal.gradients.gradients import Gradients
+from canal.gradients.patients import CHUNK, Patients
 from canal.release.calibration import finite_or_none
 from canal.release.digits import number, short
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from canal.data.cache import Arrays
     from canal.gradients.mechanism import Mechanism
     from canal.gradients.store import AdapterRelease
-    from canal.data.cache import Arrays
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from canal.attacks.auditor import Auditor
+from canal.attacks.rounds_game import RoundsGame
+from canal.attacks.traces import Check, apart
 from canal.gradients.mechanism import Mechanism
 from canal.gradients.plan import DISTANCE
 from canal.gradients.store import AdapterRelease
 from canal.gradients.verification import check_statement
-from canal.attacks.auditor import Auditor
-from canal.attacks.rounds_game import RoundsGame
-from canal.attacks.traces import Check, apart
 from canal.privacy.units import Unit
 
 # Coordinates of every channel: one to fill, one more to spread a gradient over.

@@ -29,9 +29,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from canal.gradients.mechanism import COUNT, COUNT_STEP, Mechanism
-from canal.gradients.plan import DISTANCE, DISTANCE_OF_COUNT, AdapterPlan
-from canal.gradients.store import TENSOR as ROUNDS
 from canal.attacks.crowd import Pair, canaries
 from canal.attacks.game import (
     THREADS,
@@ -47,6 +44,9 @@ from canal.attacks.game import (
     parts_of,
     stored,
 )
+from canal.gradients.mechanism import COUNT, COUNT_STEP, Mechanism
+from canal.gradients.plan import DISTANCE, DISTANCE_OF_COUNT, AdapterPlan
+from canal.gradients.store import TENSOR as ROUNDS
 from canal.privacy.units import Unit
 from canal.release.noise import Noise
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from canal.data.duplicates import people
 from canal.errors import InvalidValueError
-from canal.teachers.run import train
-from canal.teachers.settings import TrainingSettings
+from canal.learning.settings import TrainingSettings
+from canal.learning.teacher import train
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
-    from canal.teachers.training import Progress
+    from canal.learning.training import Progress
 
 
 @dataclass(frozen=True)

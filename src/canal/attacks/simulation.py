@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.gradients.adapter import HEAD, NORMS, Adapter
-from canal.gradients.kinds import AnyRelease, verify
-from canal.gradients.mechanism import COUNT
-from canal.gradients.plan import AdapterPlan
-from canal.gradients.store import AdapterRelease
 from canal.attacks.residue import Residue, unlike
 from canal.attacks.traces import RARE, Check
 from canal.data import overlap
 from canal.data.cache import Arrays
 from canal.errors import BudgetExceededError
+from canal.gradients.adapter import HEAD, NORMS, Adapter
+from canal.gradients.kinds import AnyRelease, verify
+from canal.gradients.mechanism import COUNT
+from canal.gradients.plan import AdapterPlan
+from canal.gradients.store import AdapterRelease
 from canal.privacy.ledger import Ledger
 from canal.release.plan import Plan
 from canal.release.recompute import PublicInputs
@@ -47,8 +47,8 @@ from canal.release.store import Release
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.gradients.basis import Basis
     from canal.attacks.view import Floats
+    from canal.gradients.basis import Basis
 
 Simulation = Callable[[AnyRelease, Path], Iterator[Check]]
 
@@ -96,9 +96,9 @@ class Invented:
         """
         import torch
 
-        from canal.models import checkpoint
-        from canal.models.checkpoint import Checkpoint
-        from canal.models.unet import UNetArchitecture, weights_digest
+        from canal.learning import checkpoint
+        from canal.learning.checkpoint import Checkpoint
+        from canal.learning.unet import UNetArchitecture, weights_digest
 
         architecture = UNetArchitecture(in_channels=1, base_channels=8)
         init = architecture.build(seed=0)
@@ -392,7 +392,7 @@ def plain_rounds(release: AdapterRelease, init: Path, cohorts: Sequence[Arrays])
         init: folder of the initialisation.
         cohorts: of all sites.
     """
-    from canal.teachers.run import load_initialisation
+    from canal.learning.teacher import load_initialisation
 
     network, _ = load_initialisation(init)
     coordinates = release.install(network)
@@ -436,9 +436,9 @@ def _gradient(
     """Of the loss of one image, `[d]`."""
     import torch
 
-    from canal.models.loss import task_loss
-    from canal.models.mode import evaluating
-    from canal.teachers.batches import to_float
+    from canal.learning.batches import to_float
+    from canal.learning.loss import task_loss
+    from canal.learning.mode import evaluating
 
     image = to_float(torch.from_numpy(np.array(arrays.images[row : row + 1])))
     mask = torch.from_numpy(np.array(arrays.masks[row : row + 1])).float()

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from canal.gradients.update import UpdateSettings
 from canal.cli import plan_options as options
 from canal.cli.card import print_made, warn
 from canal.cli.images import Images
 from canal.cli.ledger import ToCharge, ledger_to_charge
 from canal.cli.network import Accept, Normal
+from canal.gradients.update import UpdateSettings
 
 adapters_app = typer.Typer(
     no_args_is_help=True,
@@ -156,6 +156,10 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Make a release of adapters: clip every patient, add noise once a round. It can be stopped."""
+    from canal.cli.progress import measuring
+    from canal.cli.progress import rounds as watching
+    from canal.data.overlap import compare, contents, digests, lookalikes
+    from canal.errors import InvalidValueError
     from canal.gradients.adapter import HEAD, NORMS, Adapter
     from canal.gradients.advice import Advice
     from canal.gradients.charges import charges
@@ -164,14 +168,10 @@ def train(
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.rounds import train as make
     from canal.gradients.shared import count_parameters, share
-    from canal.cli.progress import measuring
-    from canal.cli.progress import rounds as watching
-    from canal.data.overlap import compare, contents, digests, lookalikes
-    from canal.errors import InvalidValueError
+    from canal.learning.teacher import trained_on
     from canal.release.publication import check_protection
     from canal.release.record import About
     from canal.release.workspace import Workspace
-    from canal.teachers.run import trained_on
 
     if patients is None:
         raise InvalidValueError(

@@ -11,13 +11,13 @@ import typer
 from canal.cli.individual import show
 from canal.cli.network import load_part
 from canal.data.case import ACCEPTABLE
-from canal.teachers.settings import DataSettings
+from canal.learning.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.gradients.store import AdapterRelease
     from canal.attacks.finding import Finding
     from canal.attacks.planted import Kind
     from canal.data.cache import Arrays
+    from canal.gradients.store import AdapterRelease
     from canal.release.ensemble import Ensemble
     from canal.release.store import Release
 
@@ -131,10 +131,10 @@ def membership(
     finds nobody there either, that it fails on the release shows nothing. What it finds of a
     hospital's own patients has no noise; it is shown at a terminal, and kept with --private.
     """
-    from canal.gradients.kinds import open_release
-    from canal.gradients.store import AdapterRelease
     from canal.attacks import individual
     from canal.errors import InvalidValueError
+    from canal.gradients.kinds import open_release
+    from canal.gradients.store import AdapterRelease
 
     if level == "patient" and not canaries and (out is not None or as_json):
         raise InvalidValueError(
@@ -303,7 +303,7 @@ def _ask_shadows(scene: _Scene, people: _People) -> Finding:
     from canal.attacks.shadows import Pool, train_shadows
     from canal.cli.progress import counting, training
     from canal.errors import InvalidValueError
-    from canal.teachers.folder import read_training
+    from canal.learning.folder import read_training
 
     count, site = people.shadows, people.site
     # Every patient is in one shadow of each pair, and out of the other.
@@ -355,12 +355,12 @@ def _look_at_sums(
 ) -> Finding:
     import numpy as np
 
-    from canal.gradients.patients import Patients
     from canal.attacks.rounds_patients import attack_rounds, gather
     from canal.cli.images import Images
     from canal.cli.progress import counting
     from canal.errors import InvalidValueError
-    from canal.teachers.run import load_initialisation
+    from canal.gradients.patients import Patients
+    from canal.learning.teacher import load_initialisation
 
     images = Images(people.start, accept=ACCEPTABLE)
     names = release.manifest.participants["cohorts"]

@@ -14,15 +14,15 @@ from canal.cli.individual import show
 from canal.cli.network import Normal, load_part
 from canal.data.case import ACCEPTABLE
 from canal.errors import InvalidValueError
-from canal.teachers.settings import DataSettings
+from canal.learning.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.gradients.store import AdapterRelease
     from canal.attacks.audit import Audit
     from canal.attacks.auditor import Auditor
     from canal.attacks.canary import Canary
     from canal.attacks.paid import Paid
     from canal.attacks.traces import Check
+    from canal.gradients.store import AdapterRelease
     from canal.release.ensemble import Ensemble
     from canal.release.queries import Queries
     from canal.release.store import Release
@@ -145,11 +145,11 @@ def audit(
     What is computed with the data of patients has no noise. It is shown at a terminal, and kept
     with --private; a pipe, --out and --json never get it.
     """
-    from canal.gradients.kinds import open_release
-    from canal.gradients.store import AdapterRelease
     from canal.attacks import individual
     from canal.attacks.kinds import auditor_of
     from canal.federation.audit import usual
+    from canal.gradients.kinds import open_release
+    from canal.gradients.store import AdapterRelease
 
     given = _Given(teacher, queries, without, init, data, most, chunk, split, part, normal)
     opened = open_release(release)
@@ -245,11 +245,11 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
 
 
 def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:
-    from canal.gradients.patients import CHUNK
     from canal.attacks.paid import chosen, measure
     from canal.cli.images import Images
     from canal.cli.progress import counting
-    from canal.teachers.run import load_initialisation
+    from canal.gradients.patients import CHUNK
+    from canal.learning.teacher import load_initialisation
 
     name = given.part or data.resolve().name
     # Whoever made the release decided what to accept.

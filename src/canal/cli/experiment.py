@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from canal.cli.flags import with_settings
-from canal.teachers.settings import Settings
+from canal.learning.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -215,11 +215,11 @@ def submit(
     as_json: _Json = False,
 ) -> None:
     """Send an order to a federation that is up. Submitted again, a stopped one goes on."""
-    from canal.gradients.kinds import open_release
     from canal.errors import FederationError
     from canal.federation.job import submit as send
     from canal.federation.job import wait as until_over
     from canal.federation.settings import Order
+    from canal.gradients.kinds import open_release
 
     asked = Order.read(order)
     out = asked.path(asked.out)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from canal.teachers.settings import SECTIONS, read_settings
+from canal.learning.settings import SECTIONS, read_settings
 
 
 def with_settings(*sections: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canal.cli.network import load_part, refuse_cohorts, refuse_overlap
-from canal.teachers.settings import DataSettings
+from canal.learning.settings import DataSettings
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
@@ -17,8 +17,8 @@ class Images:
     """Images as the shared network wants them."""
 
     def __init__(self, init: Path, *, normal: bool = True, accept: Collection[str] = ()) -> None:
-        from canal.models.unet import UNetArchitecture
-        from canal.teachers.run import load_initialisation
+        from canal.learning.teacher import load_initialisation
+        from canal.learning.unet import UNetArchitecture
 
         self.init, self.normal, self.accept = init, normal, tuple(accept)
         _, self.made = load_initialisation(init)
@@ -28,7 +28,7 @@ class Images:
         self, folder: Path, split: Path | None, part: str, *, unlabelled: bool = False
     ) -> Arrays:
         """A folder, or a part of it."""
-        from canal.teachers.run import check_fit
+        from canal.learning.teacher import check_fit
 
         channels = self.architecture.in_channels
         known = DataSettings(self.made.size[0], channels, self.normal, self.accept)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from canal.data.case import ACCEPTABLE
-from canal.teachers.settings import DataSettings, Settings
+from canal.learning.settings import DataSettings, Settings
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
@@ -41,10 +41,9 @@ def measure(
     """Measure a network, write `scores.csv` and `grid.png`, print the summary."""
     from dataclasses import replace
 
-    from canal.models import checkpoint
-    from canal.models.alignment import variation
-    from canal.models.tap import Tap
-    from canal.teachers import evaluate
+    from canal.learning import checkpoint, evaluate
+    from canal.learning.alignment import variation
+    from canal.learning.tap import Tap
 
     network, made = checkpoint.load(folder)
     # The network knows what it was made for.

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from canal.gradients.rounds import Told
     from canal.experiments.cell import Cell
     from canal.experiments.grid import Watch
-    from canal.teachers.training import Progress
+    from canal.gradients.rounds import Told
+    from canal.learning.training import Progress
 
 
 @contextmanager

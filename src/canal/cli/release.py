@@ -84,6 +84,7 @@ def create(
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
     from canal.cli.network import load_part, refuse_cohorts
     from canal.cli.progress import counting
+    from canal.learning.settings import DataSettings
     from canal.privacy.budget import BudgetSplit
     from canal.release.aggregator import create, passes
     from canal.release.charges import payers
@@ -92,7 +93,6 @@ def create(
     from canal.release.queries import Queries
     from canal.release.record import About
     from canal.release.workspace import Workspace
-    from canal.teachers.settings import DataSettings
 
     ensemble = load_ensemble(teacher, init)
     if split is not None:

@@ -9,7 +9,7 @@ import typer
 
 from canal.cli.flags import with_settings
 from canal.cli.network import load_part
-from canal.teachers.settings import Settings
+from canal.learning.settings import Settings
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

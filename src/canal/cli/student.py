@@ -10,7 +10,7 @@ import typer
 from canal.cli.card import warn
 from canal.cli.flags import with_settings
 from canal.cli.network import load_part, measure
-from canal.teachers.settings import Settings
+from canal.learning.settings import Settings
 
 student_app = typer.Typer(
     no_args_is_help=True, help="Train the recipient's student on a release, and use it."
@@ -48,11 +48,11 @@ def train(
     """Train a student: its own labels, and what was released."""
     from dataclasses import replace
 
-    from canal.gradients.kinds import open_release
     from canal.cli.progress import training
     from canal.distill.run import WITHOUT_RELEASE
     from canal.distill.run import train as make
     from canal.errors import InvalidValueError
+    from canal.gradients.kinds import open_release
 
     opened = None if release is None or mode in WITHOUT_RELEASE else open_release(release)
     if unlabelled is not None and mode != "predictions":
@@ -107,7 +107,7 @@ def predict(
     from canal.cli.progress import counting
     from canal.data.readers import read
     from canal.distill.predict import predict as segment
-    from canal.models import checkpoint
+    from canal.learning import checkpoint
 
     network, made = checkpoint.load(student)
     found = read(images, unlabelled=True)

@@ -10,7 +10,7 @@ import typer
 
 from canal.cli.flags import with_settings
 from canal.cli.network import load_part, measure, refuse_cohorts, refuse_overlap
-from canal.teachers.settings import ModelSettings, Settings
+from canal.learning.settings import ModelSettings, Settings
 
 teacher_app = typer.Typer(no_args_is_help=True, help="Train a teacher at a site, and measure it.")
 _Data = Annotated[Path, typer.Option(help="The folder of the data set.")]
@@ -41,8 +41,8 @@ def init(
     """Make the weights that all teachers start from: public random, or trained on public images."""
     from canal.cli.progress import training
     from canal.errors import InvalidValueError
-    from canal.models.unet import UNetArchitecture
-    from canal.teachers.run import go_on, initialise
+    from canal.learning.teacher import go_on, initialise
+    from canal.learning.unet import UNetArchitecture
 
     if split is not None:
         refuse_cohorts(split, part)
@@ -85,7 +85,7 @@ def init(
 def _refuse(after: Path, data: Path | None, model: ModelSettings, seed: int) -> None:
     """Refuse to go on without images, or with another network than there is."""
     from canal.errors import InvalidValueError
-    from canal.models import checkpoint
+    from canal.learning import checkpoint
 
     if data is None:
         raise InvalidValueError("--after goes on training; give the images to train on: --data")
@@ -118,7 +118,7 @@ def train(
 ) -> None:
     """Train a teacher on one site's cohort, from the shared initialisation."""
     from canal.cli.progress import training
-    from canal.teachers.run import train as make
+    from canal.learning.teacher import train as make
 
     arrays = load_part(data, split, cohort, settings.data)
     if without:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from canal.distill.student import Student
 from canal.distill.targets import Targets
-from canal.models.loss import task_loss
-from canal.teachers.batches import Batch
-from canal.teachers.settings import DistillSettings
+from canal.learning.batches import Batch
+from canal.learning.loss import task_loss
+from canal.learning.settings import DistillSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,15 +11,15 @@ import numpy as np
 from canal.data.case import Case
 from canal.data.decode import decode_image, is_volume, open_picture
 from canal.errors import DataError
-from canal.models.device import home
-from canal.models.mode import evaluating
-from canal.teachers.batches import to_float
+from canal.learning.batches import to_float
+from canal.learning.device import home
+from canal.learning.mode import evaluating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-    from canal.models.checkpoint import Checkpoint
+    from canal.learning.checkpoint import Checkpoint
 
 
 def predict(

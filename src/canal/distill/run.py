@@ -20,22 +20,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from canal.gradients.kinds import check_contents
-from canal.gradients.store import ADAPTERS, AdapterRelease
-from canal.gradients.taught import load_taught
 from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.student import Student
 from canal.distill.targets import Targets
 from canal.errors import InvalidValueError
-from canal.models import checkpoint
-from canal.models.checkpoint import Checkpoint
-from canal.models.unet import UNetArchitecture, weights_digest
+from canal.gradients.kinds import check_contents
+from canal.gradients.store import ADAPTERS, AdapterRelease
+from canal.gradients.taught import load_taught
+from canal.learning import checkpoint
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.folder import Report, RunFolder, provenance
+from canal.learning.settings import DistillSettings, TrainingSettings
+from canal.learning.teacher import check_fit
+from canal.learning.unet import UNetArchitecture, weights_digest
 from canal.release.folder import Folder
 from canal.release.per_iteration import PerIterationRelease
 from canal.release.store import FEATURES, Release
-from canal.teachers.folder import Report, RunFolder, provenance
-from canal.teachers.run import check_fit
-from canal.teachers.settings import DistillSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.errors import InvalidValueError
+from canal.learning.settings import DistillSettings
 from canal.release.per_iteration import PerIterationRelease
 from canal.release.store import Release
-from canal.teachers.settings import DistillSettings
 
 if TYPE_CHECKING:
     from torch import Tensor

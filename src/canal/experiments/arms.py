@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from canal.gradients.adapter import HEAD, NORMS
 from canal.experiments.cell import Cell, Places
 from canal.experiments.course import Course, PooledCell, StartCell
 from canal.experiments.preset import Preset
 from canal.experiments.rivals import EchoCell, PrivateTeachersCell, UnionCell, VotesCell
 from canal.experiments.students import Asked, StudentCell
 from canal.experiments.taught import Lesson, PupilCell, TaughtCell
+from canal.gradients.adapter import HEAD, NORMS
 from canal.rivals.dpsgd import PrivateSettings
 
 # The last block of the decoder, and the last layer.

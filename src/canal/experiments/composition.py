@@ -18,7 +18,7 @@ from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice, scored
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.privacy.iteration import Penalty, penalty, releases_per_image
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Participants

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.course import Course
 from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import Patients
-from canal.experiments.cell import Cell, Places, Report
-from canal.experiments.course import Course
-from canal.teachers.run import load_initialisation
+from canal.learning.teacher import load_initialisation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,11 +17,11 @@ from canal.data.load import load
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene, Stage, alone
 from canal.experiments.students import people_of, scored
-from canal.models import checkpoint
+from canal.learning import checkpoint
+from canal.learning.folder import RunFolder, provenance
+from canal.learning.settings import TrainingSettings
+from canal.learning.teacher import go_on
 from canal.plain import later
-from canal.teachers.folder import RunFolder, provenance
-from canal.teachers.run import go_on
-from canal.teachers.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from canal.gradients.adapter import Adapter
 from canal.experiments.arms import (
     ALONE,
     EPSILONS,
@@ -33,6 +32,7 @@ from canal.experiments.preset import Preset
 from canal.experiments.students import StudentCell
 from canal.experiments.taught import Lesson
 from canal.experiments.tuning import Tuning
+from canal.gradients.adapter import Adapter
 
 # Images of each invented hospital; and how many of these try changes from which nothing follows.
 _IMAGES = 800

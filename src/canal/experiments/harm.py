@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.course import Course
 from canal.gradients.adapter import Adapter
 from canal.gradients.plan import AdapterPlan, Allocation
 from canal.gradients.public import Array, Public
 from canal.gradients.shared import share
-from canal.experiments.cell import Cell, Places, Report
-from canal.experiments.course import Course
 
 ALLOCATIONS: tuple[Allocation, ...] = ("flat", "ellipsoid", "channels")
 

@@ -11,7 +11,7 @@ from canal.experiments.markdown import decibels, row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
-from canal.teachers.settings import DistillSettings
+from canal.learning.settings import DistillSettings
 
 PAPERS = "the paper's mechanism"
 TOGETHER = "all together, K = 10"

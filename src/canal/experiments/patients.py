@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.gradients.patients import Patients
 from canal.attacks.finding import features_mu
 from canal.attacks.lira import Shadows, exact_ratios, known_ratios
 from canal.attacks.outcome import exact_epsilon
@@ -38,14 +37,15 @@ from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course
 from canal.experiments.stage import Stage
 from canal.experiments.taught import Lesson
-from canal.models.alignment import variation
+from canal.gradients.patients import Patients
+from canal.learning.alignment import variation
+from canal.learning.batches import to_float
+from canal.learning.settings import TrainingSettings
+from canal.learning.teacher import load_initialisation, train
 from canal.release.aggregator import create
 from canal.release.ensemble import load_ensemble
 from canal.release.options import Options
 from canal.release.queries import Queries
-from canal.teachers.batches import to_float
-from canal.teachers.run import load_initialisation, train
-from canal.teachers.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

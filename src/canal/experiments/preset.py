@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from canal.experiments.stage import PAPERS, Scene
-from canal.teachers.settings import TrainingSettings
+from canal.learning.settings import TrainingSettings
 
 
 @dataclass(frozen=True)

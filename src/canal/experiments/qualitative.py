@@ -19,8 +19,7 @@ from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import StudentCell
 from canal.experiments.table1 import label, students
-from canal.models import checkpoint
-from canal.teachers import evaluate, picture
+from canal.learning import checkpoint, evaluate, picture
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

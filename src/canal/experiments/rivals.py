@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from canal.gradients.patients import Patients
 from canal.distill.objective import opinion
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course
 from canal.experiments.stage import Stage
 from canal.experiments.students import NetworksCell, scored
-from canal.models import checkpoint
+from canal.gradients.patients import Patients
+from canal.learning import checkpoint
 from canal.rivals import dpsgd, pupil, votes
 from canal.rivals.dpsgd import PrivateSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.teachers.batches import Batch
+    from canal.learning.batches import Batch
 
 # Between the seeds of sites: no two of them draw the same noise, in whatever scene.
 _APART = 1000

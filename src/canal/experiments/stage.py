@@ -19,12 +19,12 @@ from canal.data.split import Split, make_split
 from canal.errors import DataError
 from canal.experiments.cell import Places, Report
 from canal.files import replace_file
-from canal.models.unet import Norm, UNetArchitecture
+from canal.learning.settings import TrainingSettings
+from canal.learning.teacher import initialise, train
+from canal.learning.training import Progress
+from canal.learning.unet import Norm, UNetArchitecture
 from canal.plain import plain
 from canal.release.ensemble import Ensemble, load_ensemble
-from canal.teachers.run import initialise, train
-from canal.teachers.settings import TrainingSettings
-from canal.teachers.training import Progress
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

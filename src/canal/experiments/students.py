@@ -22,19 +22,18 @@ from canal.distill.targets import Targets
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.estimate import Sample
 from canal.experiments.stage import Scene, Stage
-from canal.models import checkpoint
-from canal.models.alignment import variation
-from canal.models.device import home
-from canal.models.mode import evaluating
+from canal.learning import checkpoint, evaluate
+from canal.learning.alignment import variation
+from canal.learning.batches import to_float
+from canal.learning.device import home
+from canal.learning.mode import evaluating
+from canal.learning.settings import DistillSettings
 from canal.privacy.units import UNITS
 from canal.release.aggregator import create
 from canal.release.calibration import finite_or_none
 from canal.release.options import Options
 from canal.release.queries import Queries
 from canal.release.store import Release
-from canal.teachers import evaluate
-from canal.teachers.batches import to_float
-from canal.teachers.settings import DistillSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

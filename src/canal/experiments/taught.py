@@ -7,6 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canal.distill.run import train as train_student
+from canal.experiments.cell import Cell, Places, Report
+from canal.experiments.course import Course, CourseStage
+from canal.experiments.stage import Stage, alone
+from canal.experiments.students import scored
 from canal.gradients.adapter import Adapter
 from canal.gradients.advice import Advice
 from canal.gradients.cohorts import LocalCohorts
@@ -20,12 +25,7 @@ from canal.gradients.start import Start
 from canal.gradients.store import AdapterRelease
 from canal.gradients.taught import load_taught
 from canal.gradients.update import UpdateSettings
-from canal.distill.run import train as train_student
-from canal.experiments.cell import Cell, Places, Report
-from canal.experiments.course import Course, CourseStage
-from canal.experiments.stage import Stage, alone
-from canal.experiments.students import scored
-from canal.models import checkpoint
+from canal.learning import checkpoint
 from canal.release.calibration import finite_or_none
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.markdown import row, table
 from canal.experiments.stage import Scene, Stage
-from canal.models import checkpoint
-from canal.models.alignment import alignment
-from canal.models.tap import Tap
-from canal.teachers import evaluate
-from canal.teachers.batches import to_float
-from canal.teachers.run import initialise, train
+from canal.learning import checkpoint, evaluate
+from canal.learning.alignment import alignment
+from canal.learning.batches import to_float
+from canal.learning.tap import Tap
+from canal.learning.teacher import initialise, train
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

@@ -17,11 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.gradients.adapter import Adapter
-from canal.gradients.advice import Advice
-from canal.gradients.plan import AdapterPlan
-from canal.gradients.store import ADAPTERS
-from canal.gradients.update import UpdateSettings
 from canal.data.overlap import compare, contents, digests
 from canal.errors import FederationError
 from canal.federation.message import Message
@@ -29,8 +24,13 @@ from canal.federation.remote import RemoteSites, ask
 from canal.federation.remote_cohorts import RemoteCohorts
 from canal.federation.settings import Order
 from canal.files import fsync_folder, replace_file
-from canal.models import checkpoint
-from canal.models.checkpoint import DESCRIPTION, WEIGHTS
+from canal.gradients.adapter import Adapter
+from canal.gradients.advice import Advice
+from canal.gradients.plan import AdapterPlan
+from canal.gradients.store import ADAPTERS
+from canal.gradients.update import UpdateSettings
+from canal.learning import checkpoint
+from canal.learning.checkpoint import DESCRIPTION, WEIGHTS
 from canal.privacy.units import Participants
 from canal.release.agreement import digest
 from canal.release.options import Options
@@ -38,8 +38,8 @@ from canal.release.plan import Plan
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:
-    from canal.gradients.store import AdapterRelease
     from canal.federation.transport import Transport
+    from canal.gradients.store import AdapterRelease
     from canal.release.queries import Queries
     from canal.release.store import Release
 
@@ -145,9 +145,9 @@ def ask_about(
         transport: to the sites.
         progress: called with the number of images that passed through a network.
     """
-    from canal.models.tap import Tap
+    from canal.learning.tap import Tap
+    from canal.learning.teacher import trained_on
     from canal.release.aggregator import aggregate, passes
-    from canal.teachers.run import trained_on
 
     init = order.path(order.init)
     network, start = checkpoint.load(init)

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.gradients.kinds import AnyRelease
-from canal.gradients.store import AdapterRelease
 from canal.attacks.simulation import FEW, LOUD, SIZES, Scenario, Simulation, look, simulate
 from canal.attacks.traces import Check
 from canal.data.load import load
@@ -27,6 +25,8 @@ from canal.federation.identity import Identity
 from canal.federation.settings import SITE, Order, to_toml
 from canal.federation.site import Site
 from canal.federation.transport import InMemory
+from canal.gradients.kinds import AnyRelease
+from canal.gradients.store import AdapterRelease
 from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
 

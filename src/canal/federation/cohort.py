@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.gradients.patients import Patients
 from canal.errors import CheckpointError, FederationError, RefusalError
 from canal.federation.settings import SiteSettings
 from canal.files import fsync_folder, replace_file
-from canal.models import checkpoint
-from canal.models.checkpoint import DESCRIPTION, WEIGHTS
-from canal.models.unet import weights_digest
+from canal.gradients.patients import Patients
+from canal.learning import checkpoint
+from canal.learning.checkpoint import DESCRIPTION, WEIGHTS
+from canal.learning.unet import weights_digest
 from canal.release.ensemble import Ensemble, Teacher, load_ensemble
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
-    from canal.teachers.settings import Settings
+    from canal.learning.settings import Settings
 
 State = Literal["ready", "training", "failed"]
 _log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Cohort:
         return "training"
 
     def _train(self, init: Path, teacher: Path) -> None:
-        from canal.teachers.run import train
+        from canal.learning.teacher import train
 
         try:
             asked = self._asked()
@@ -138,7 +138,7 @@ class Cohort:
         )
 
     def _asked(self) -> Settings:
-        from canal.teachers.settings import read_settings
+        from canal.learning.settings import read_settings
 
         known = self.settings
         return read_settings(known.path(known.settings) if known.settings else None)

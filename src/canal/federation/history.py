@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from canal.gradients.plan import RELATIONS
-from canal.gradients.store import ADAPTERS
 from canal.federation.journal import sessions
 from canal.federation.settings import SiteSettings
+from canal.gradients.plan import RELATIONS
+from canal.gradients.store import ADAPTERS
 from canal.privacy.ledger import Ledger, balances
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from canal.gradients.store import ADAPTERS
 from canal.errors import RefusalError
 from canal.federation.terms import member
+from canal.gradients.store import ADAPTERS
 from canal.release.agreement import digest
 from canal.release.store import FEATURES
 

@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.errors import InvalidValueError, RefusalError, ReleaseError
+from canal.federation.journal import Journal
+from canal.federation.message import Message
+from canal.federation.terms import Terms
 from canal.gradients.basis import Basis
 from canal.gradients.charges import charges
 from canal.gradients.gradients import Gradients
@@ -25,12 +29,8 @@ from canal.gradients.mechanism import COUNT_STEP, Mechanism, Stored
 from canal.gradients.public import Public
 from canal.gradients.update import Trajectory
 from canal.gradients.verification import check_statement
-from canal.errors import InvalidValueError, RefusalError, ReleaseError
-from canal.federation.journal import Journal
-from canal.federation.message import Message
-from canal.federation.terms import Terms
-from canal.models import checkpoint
-from canal.models.unet import weights_digest
+from canal.learning import checkpoint
+from canal.learning.unet import weights_digest
 from canal.privacy.ledger import Charge
 from canal.release.manifest import Manifest
 

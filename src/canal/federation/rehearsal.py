@@ -17,7 +17,7 @@ from canal.data import overlap
 from canal.errors import FederationError
 from canal.federation.identity import Identity
 from canal.federation.settings import SITE, to_toml
-from canal.models import checkpoint
+from canal.learning import checkpoint
 
 ORDER = "order.toml"
 _MARK = "# A rehearsal: it protects nobody.\n"

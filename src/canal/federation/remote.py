@@ -21,7 +21,7 @@ from canal.release.statistics import Name, Sum
 
 if TYPE_CHECKING:
     from canal.federation.transport import Transport
-    from canal.models.tap import Tap
+    from canal.learning.tap import Tap
     from canal.privacy.randomness import Secret
     from canal.release.agreement import Agreement
     from canal.release.calibration import CalibratedPlan

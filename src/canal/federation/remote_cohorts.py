@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.gradients.store import ADAPTERS
 from canal.federation.message import Message
 from canal.federation.remote import add_up_answers, ask, roster
 from canal.federation.terms import Terms
+from canal.gradients.store import ADAPTERS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from canal.federation.transport import Transport
     from canal.gradients.agreement import AdapterAgreement
     from canal.gradients.mechanism import Mechanism, Stored
-    from canal.federation.transport import Transport
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest
     from canal.release.plan import Trust

@@ -31,10 +31,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from canal.gradients.patients import CHUNK
-from canal.gradients.store import ADAPTERS
 from canal.data.case import check_accepted
 from canal.errors import ConfigurationError
+from canal.gradients.patients import CHUNK
+from canal.gradients.store import ADAPTERS
 from canal.release.plan import TRUSTS, Trust
 from canal.release.record import About
 from canal.release.store import FEATURES

@@ -24,7 +24,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from canal.gradients.patients import Patients
 from canal.errors import RefusalError
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution
@@ -38,6 +37,7 @@ from canal.federation.questions import Asked
 from canal.federation.settings import SiteSettings
 from canal.federation.teaching import Teaching
 from canal.federation.terms import Terms
+from canal.gradients.patients import Patients
 from canal.release.agreement import Agreement
 from canal.release.checks import same
 from canal.release.manifest import Manifest

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from canal.gradients.cohorts import contribute
-from canal.gradients.mechanism import Stored
-from canal.gradients.patients import Patients
 from canal.errors import RefusalError
 from canal.federation.answers import Answers, Made
 from canal.federation.journal import Journal
 from canal.federation.lessons import Lessons
+from canal.gradients.cohorts import contribute
+from canal.gradients.mechanism import Stored
+from canal.gradients.patients import Patients
 
 
 class Teaching(Answers):

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from canal.gradients.agreement import AdapterAgreement
-from canal.gradients.store import ADAPTERS
 from canal.errors import RefusalError, ReleaseError
 from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
+from canal.gradients.agreement import AdapterAgreement
+from canal.gradients.store import ADAPTERS
 from canal.release.agreement import SECRET, Agreement, digest
 from canal.release.conditions import check_cohorts, check_plan
 from canal.release.queries import BATCH

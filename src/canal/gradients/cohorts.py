@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.data.overlap import Contents, digests
+from canal.errors import ReleaseError
 from canal.gradients.basis import Basis
 from canal.gradients.gradients import Gradients
 from canal.gradients.machine import check_rows, made_up
 from canal.gradients.patients import Patients
-from canal.data.overlap import Contents, digests
-from canal.errors import ReleaseError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from canal.errors import ReleaseError
 from canal.gradients import verification as adapters
 from canal.gradients.store import ADAPTERS, AdapterRelease
-from canal.errors import ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release import verification as features
 from canal.release.account import account as price_features

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from canal.errors import InvalidValueError
 from canal.gradients.basis import Basis
 from canal.gradients.clip import Clip
 from canal.gradients.plan import CalibratedAdapterPlan
 from canal.gradients.public import Public
-from canal.errors import InvalidValueError
 from canal.privacy.lattice import STORAGES, rounded_gaussian
 from canal.privacy.shares import check_share, share_std
 

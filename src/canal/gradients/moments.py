@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canal.gradients.basis import Basis, Factors
 from canal.errors import InvalidValueError
+from canal.gradients.basis import Basis, Factors
 
 if TYPE_CHECKING:
     from torch import Tensor

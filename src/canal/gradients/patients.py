@@ -19,14 +19,14 @@ import numpy as np
 
 from canal.data import overlap
 from canal.errors import DataError, InvalidValueError
-from canal.teachers.batches import augmented, to_float
+from canal.learning.batches import augmented, to_float
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from canal.data.cache import Arrays
     from canal.gradients.clip import Clip
     from canal.gradients.gradients import Gradients
-    from canal.data.cache import Arrays
     from canal.privacy.lattice import Lattice
 
 # Views of an image: a round takes this many times as long.

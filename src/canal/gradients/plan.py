@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from canal.gradients.adapter import Adapter
 from canal.errors import InvalidValueError
+from canal.gradients.adapter import Adapter
 from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion, check_conversion

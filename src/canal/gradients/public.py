@@ -2,8 +2,8 @@ r"""What the recipient's own images say about gradients, before any patient is a
 
 With the shared initialisation and the recipient's labelled images, channel by channel: $v_c$, the
 mean squared norm of an image's gradient, $s_c$, the curvature of the recipient's own loss
-(`canal.gradients.curvature`), and $d_c$, its number of parameters. Noise of variance $\sigma_c^2$ on
-every parameter of a channel harms by $\sum_c s_c \sigma_c^2$.
+(`canal.gradients.curvature`), and $d_c$, its number of parameters. Noise of variance $\sigma_c^2$
+on every parameter of a channel harms by $\sum_c s_c \sigma_c^2$.
 
 *Ellipsoid*: gradients are rescaled by $a_c$, clipped as a whole to C, and get even noise; scaled
 back, $\sigma_c \propto 1/a_c$. At a fixed mean energy $\sum_c a_c^2 v_c$ the least harm is at
@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.errors import InvalidValueError
 from canal.gradients.basis import Basis, digest
 from canal.gradients.clip import Clip
-from canal.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from canal.errors import InvalidValueError, MismatchError
 from canal.gradients.adapter import Coordinates
 from canal.gradients.advice import Advice
 from canal.gradients.basis import Basis, digest
@@ -25,7 +26,6 @@ from canal.gradients.public import Array, Public
 from canal.gradients.shared import PublicGradients
 from canal.gradients.start import Measured
 from canal.gradients.store import AdapterRelease
-from canal.errors import InvalidValueError, MismatchError
 from canal.release.checks import Check, Checks
 from canal.release.manifest import Manifest
 from canal.release.recompute import PublicInputs, compared, initialisation, seen
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from canal.gradients.moments import Moments
-    from canal.models.checkpoint import Checkpoint
+    from canal.learning.checkpoint import Checkpoint
 
 # Largest relative difference between machines. Measured as in `canal.release.recompute`, other
 # kernels moved the clip norm of whole gradients by at most 1.1e-6, bounds of channels by 1.6e-4,

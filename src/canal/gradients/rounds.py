@@ -23,6 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from canal.data.overlap import compare
+from canal.errors import ReleaseError
+from canal.files import replace_file
 from canal.gradients.advice import Advice
 from canal.gradients.agreement import AdapterAgreement
 from canal.gradients.card import render
@@ -34,9 +37,6 @@ from canal.gradients.start import Start, settled
 from canal.gradients.statement import facts_of, noise_source, stamp, state
 from canal.gradients.store import ADAPTERS, TENSOR, AdapterRelease, write_basis
 from canal.gradients.update import Trajectory
-from canal.data.overlap import compare
-from canal.errors import ReleaseError
-from canal.files import replace_file
 from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret
 from canal.release.agreement import SECRET, digest

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from canal.data.overlap import contents, digests
+from canal.errors import DataError
 from canal.gradients.adapter import Adapter, Coordinates
 from canal.gradients.basis import Basis
 from canal.gradients.curvature import Signs
@@ -20,15 +22,13 @@ from canal.gradients.patients import CHUNK, Patients
 from canal.gradients.public import Public, measure
 from canal.gradients.start import LOOKS, Measured, Start, found_in
 from canal.gradients.update import UpdateSettings
-from canal.data.overlap import contents, digests
-from canal.errors import DataError
-from canal.teachers.run import load_initialisation, trained_on
+from canal.learning.teacher import load_initialisation, trained_on
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.gradients.plan import Allocation
     from canal.data.cache import Arrays
+    from canal.gradients.plan import Allocation
     from canal.release.workspace import Workspace
 # Allocations that look where noise harms.
 BENDING = ("ellipsoid", "channels")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.errors import InvalidValueError, ReleaseError
+from canal.files import replace_file
 from canal.gradients.adapter import Coordinates, merge
 from canal.gradients.basis import Basis
 from canal.gradients.mechanism import Mechanism, Stored
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.public import Public
 from canal.gradients.update import Trajectory, UpdateSettings
-from canal.errors import InvalidValueError, ReleaseError
-from canal.files import replace_file
-from canal.models.unet import weights_digest
+from canal.learning.unet import weights_digest
 from canal.release.folder import Folder
 from canal.release.manifest import Manifest
 from canal.release.shard import Shard

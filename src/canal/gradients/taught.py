@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from canal.gradients.store import AdapterRelease
 from canal.gradients.verification import check_contents
-from canal.models import checkpoint
-from canal.models.checkpoint import Checkpoint
-from canal.teachers.folder import RunFolder
+from canal.learning import checkpoint
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn

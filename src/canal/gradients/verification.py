@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.errors import InvalidValueError, MismatchError, ReleaseError
 from canal.gradients.basis import digest
 from canal.gradients.card import render
 from canal.gradients.charges import covers
@@ -17,7 +18,6 @@ from canal.gradients.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.statement import facts_of, state
 from canal.gradients.store import BASIS, TENSOR, AdapterRelease, read_basis
 from canal.gradients.update import UpdateSettings
-from canal.errors import InvalidValueError, MismatchError, ReleaseError
 from canal.privacy.ledger import Ledger
 from canal.release.account import price
 from canal.release.checks import (

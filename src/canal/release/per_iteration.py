@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.errors import ReleaseError
+from canal.learning.batches import to_float
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.randomness import Secret, Stream
 from canal.privacy.units import Exposure
 from canal.release.clipping import Clipped
 from canal.release.mechanism import Mechanism
-from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

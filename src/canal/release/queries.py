@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from canal.data.cache import Arrays, copy_rows, stranger
 from canal.errors import DataError, InvalidValueError
+from canal.learning.batches import to_float
 from canal.privacy.units import Unit
-from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch import nn
 
-    from canal.models.checkpoint import Checkpoint
+    from canal.learning.checkpoint import Checkpoint
 
 # Of the root mean square of the recomputed vector.
 TOLERANCE: dict[Name, float] = {"caps": 2e-4, "importance": 5e-3}
@@ -138,7 +138,7 @@ def initialisation(
     Returns:
         The network, and whether it is the right one.
     """
-    from canal.teachers.run import is_random, load_initialisation
+    from canal.learning.teacher import is_random, load_initialisation
 
     network, start = load_initialisation(init)
 
@@ -250,7 +250,7 @@ def _read(
     public: list[Name],
     progress: Callable[[int], None],
 ) -> dict[Name, Statistic]:
-    from canal.models.tap import Tap
+    from canal.learning.tap import Tap
 
     tap = Tap(network, str(release.manifest.participants["tap"]))
     sums = sum_up(

@@ -17,7 +17,7 @@ from canal.release.rows import contribute, share
 from canal.release.statistics import Name, Sum, sum_up
 
 if TYPE_CHECKING:
-    from canal.models.tap import Tap
+    from canal.learning.tap import Tap
     from canal.privacy.randomness import Secret
     from canal.release.agreement import Agreement
     from canal.release.calibration import CalibratedPlan

@@ -30,7 +30,7 @@ from canal.release.clipping import clip
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.models.tap import Tap
+    from canal.learning.tap import Tap
     from canal.privacy.randomness import Stream
     from canal.release.noise import Noise
     from canal.release.plan import Plan

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from canal.learning.evaluate import summary
 from canal.report.published import Published, PublishedAdapters, PublishedFeatures
 from canal.report.run import Network, Run
 from canal.report.scores import Difference, difference
-from canal.teachers.evaluate import summary
 
 # The order tells the story: nothing, noise, what was released, what could have been. Students of a
 # release are called what it is called; adapters can be used in three ways.

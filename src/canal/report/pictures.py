@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from canal.models import checkpoint
+from canal.learning import checkpoint, picture
+from canal.learning.evaluate import from_worst_to_best, predict
+from canal.learning.evaluate import scores as scores_of
 from canal.release.digits import number
 from canal.release.page import code, note, section
 from canal.report.arms import Arm, Arms
-from canal.teachers import picture
-from canal.teachers.evaluate import from_worst_to_best, predict
-from canal.teachers.evaluate import scores as scores_of
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from canal.errors import ReleaseError
 from canal.gradients.kinds import AnyRelease, open_release
 from canal.gradients.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.gradients.verification import check_statement as check_adapters
-from canal.errors import ReleaseError
 from canal.privacy.units import UNITS, Unit
 from canal.release.calibration import CalibratedPlan, finite_or_none
 from canal.release.digits import number

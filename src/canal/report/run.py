@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from canal.errors import DataError, InvalidValueError
-from canal.models import checkpoint
-from canal.models.checkpoint import Checkpoint
+from canal.learning import checkpoint
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.evaluate import Score
+from canal.learning.folder import SETTINGS
 from canal.release.manifest import FORMAT, MANIFEST
 from canal.report.attack import Attack, read_attack
 from canal.report.evidence import Evidence, read_evidence
 from canal.report.published import Published, PublishedAdapters, PublishedFeatures
 from canal.report.scores import SCORES, read_scores
-from canal.teachers.evaluate import Score
-from canal.teachers.folder import SETTINGS
 
 COMMANDS = "commands.txt"
 # Attacks are small; a larger file is somebody's data.

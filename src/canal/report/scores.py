@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from canal.errors import DataError
-from canal.teachers.evaluate import Score, resampled_means
+from canal.learning.evaluate import Score, resampled_means
 
 SCORES = "scores.csv"
 DRAWS = 10_000

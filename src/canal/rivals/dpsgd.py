@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from canal.errors import InvalidValueError
 from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import Patients
-from canal.errors import InvalidValueError
-from canal.models.unet import lay_out
-from canal.teachers.batches import augmented, to_float
+from canal.learning.batches import augmented, to_float
+from canal.learning.unet import lay_out
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canal.distill.objective import Predictions
-from canal.models import checkpoint
-from canal.teachers.folder import Report, RunFolder, provenance
-from canal.teachers.settings import TrainingSettings
+from canal.learning import checkpoint
+from canal.learning.folder import Report, RunFolder, provenance
+from canal.learning.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from canal.data.cache import Arrays
-    from canal.teachers.batches import Batch
+    from canal.learning.batches import Batch
 
 
 def train(

@@ -12,9 +12,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from canal.models.mode import evaluating
+from canal.learning.batches import to_float
+from canal.learning.mode import evaluating
 from canal.privacy.gaussian import mu_from_rho, rho_from_epsilon
-from canal.teachers.batches import to_float
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from canal.errors import InvalidValueError
-from canal.teachers.batches import Batches, orient, orientation_count, to_float
+from canal.learning.batches import Batches, orient, orientation_count, to_float
 
 SIZES = [(6, 6), (4, 6), (4, 6, 6), (6, 4, 2), (4, 4, 4)]
 

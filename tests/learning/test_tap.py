@@ -8,8 +8,8 @@ from monai.networks.nets import BasicUNet, UNet
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.models.loss import task_loss
-from canal.models.tap import Tap
+from canal.learning.loss import task_loss
+from canal.learning.tap import Tap
 
 
 class HandMade(nn.Module):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from canal.errors import InvalidValueError
-from canal.models.alignment import alignment
+from canal.learning.alignment import alignment
 
 
 def features(seed, *shape):

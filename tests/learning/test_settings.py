@@ -3,7 +3,7 @@
 import pytest
 
 from canal.errors import ConfigurationError, InvalidValueError
-from canal.teachers.settings import Settings, TrainingSettings, read_settings
+from canal.learning.settings import Settings, TrainingSettings, read_settings
 
 
 def written(tmp_path, text):

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from canal.data.cache import Arrays
-from canal.models import checkpoint
-from canal.models.unet import UNetArchitecture
-from canal.teachers import training
-from canal.teachers.batches import Batches
+from canal.learning import checkpoint, training
+from canal.learning.batches import Batches
+from canal.learning.unet import UNetArchitecture
 
 OURS = {training.__file__, checkpoint.__file__}
 SETTINGS = training.TrainingSettings(steps=40, batch_size=4, save_every=5, seed=3)

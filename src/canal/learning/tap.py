@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import InvalidValueError
-from canal.models.device import home
-from canal.models.loss import task_loss
-from canal.models.mode import evaluating
+from canal.learning.device import home
+from canal.learning.loss import task_loss
+from canal.learning.mode import evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
 from canal.files import replace_file
-from canal.models.device import best
-from canal.models.loss import task_loss
+from canal.learning.batches import Batch, Batches
+from canal.learning.device import best
+from canal.learning.loss import task_loss
+from canal.learning.settings import TrainingSettings
 from canal.plain import plain
-from canal.teachers.batches import Batch, Batches
-from canal.teachers.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

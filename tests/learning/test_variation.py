@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from canal.models.alignment import variation
+from canal.learning.alignment import variation
 
 
 def test_by_hand():

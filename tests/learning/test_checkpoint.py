@@ -15,9 +15,9 @@ from safetensors.torch import save as to_bytes
 from torch import nn
 
 from canal.errors import CheckpointError
-from canal.models import checkpoint
-from canal.models.checkpoint import DESCRIPTION, WEIGHTS, Checkpoint
-from canal.models.unet import UNetArchitecture, weights_digest
+from canal.learning import checkpoint
+from canal.learning.checkpoint import DESCRIPTION, WEIGHTS, Checkpoint
+from canal.learning.unet import UNetArchitecture, weights_digest
 
 SMALL = UNetArchitecture(in_channels=1, base_channels=8)
 ABOUT = Checkpoint(

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
 from canal.files import replace_file
-from canal.models import checkpoint
-from canal.models.checkpoint import Checkpoint
+from canal.learning import checkpoint
+from canal.learning.batches import Batches
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.training import (
+    STATE,
+    Objective,
+    Progress,
+    TrainingSettings,
+    fit,
+    supervised,
+)
 from canal.plain import plain
-from canal.teachers.batches import Batches
-from canal.teachers.training import STATE, Objective, Progress, TrainingSettings, fit, supervised
 
 if TYPE_CHECKING:
     from torch import nn

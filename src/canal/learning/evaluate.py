@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.models.device import home
-from canal.models.mode import evaluating
-from canal.teachers import picture
-from canal.teachers.batches import to_float
+from canal.learning import picture
+from canal.learning.batches import to_float
+from canal.learning.device import home
+from canal.learning.mode import evaluating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

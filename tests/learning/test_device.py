@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.models.device import best, home
-from canal.models.tap import Tap
-from canal.teachers.batches import Batch
+from canal.learning.batches import Batch
+from canal.learning.device import best, home
+from canal.learning.tap import Tap
 
 
 def test_a_gpu_is_taken_where_there_is_one(monkeypatch):

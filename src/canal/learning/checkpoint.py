@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
 from canal.files import replace_file
-from canal.models.device import best
-from canal.models.unet import BOTTLENECK, UNetArchitecture, lay_out
+from canal.learning.device import best
+from canal.learning.unet import BOTTLENECK, UNetArchitecture, lay_out
 
 if TYPE_CHECKING:
     from torch import nn

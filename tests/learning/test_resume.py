@@ -16,10 +16,10 @@ from safetensors import safe_open
 from torch import nn
 
 from canal.errors import CheckpointError
-from canal.models.unet import UNetArchitecture, weights_digest
-from canal.teachers import training
-from canal.teachers.training import METRICS, STATE, fit
-from teachers.runs import SHORT, batches_of, lines, step_of, trained
+from canal.learning import training
+from canal.learning.training import METRICS, STATE, fit
+from canal.learning.unet import UNetArchitecture, weights_digest
+from learning.runs import SHORT, batches_of, lines, step_of, trained
 
 WORKER = Path(__file__).parent / "training_worker.py"
 

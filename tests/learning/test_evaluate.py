@@ -11,8 +11,8 @@ from scipy import ndimage
 from torch import nn
 
 from canal.data.cache import Arrays
-from canal.teachers import evaluate
-from canal.teachers.evaluate import Score, predict, scores, summary, write_csv, write_grid
+from canal.learning import evaluate
+from canal.learning.evaluate import Score, predict, scores, summary, write_csv, write_grid
 
 
 def truth_of(masks):

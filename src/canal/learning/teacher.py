@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from canal.data import overlap
 from canal.errors import CanalError, CheckpointError
-from canal.models import checkpoint
-from canal.models.checkpoint import Checkpoint
-from canal.models.unet import UNetArchitecture, weights_digest
-from canal.teachers.evaluate import predict
-from canal.teachers.folder import Report, RunFolder, provenance
-from canal.teachers.training import TrainingSettings
+from canal.learning import checkpoint
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.evaluate import predict
+from canal.learning.folder import Report, RunFolder, provenance
+from canal.learning.training import TrainingSettings
+from canal.learning.unet import UNetArchitecture, weights_digest
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.errors import InvalidValueError
-from canal.teachers.deformation import deformed
+from canal.learning.deformation import deformed
 
 if TYPE_CHECKING:
     import torch

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from canal.errors import CheckpointError
-from canal.models.unet import weights_digest
-from canal.teachers import training
-from canal.teachers.training import STATE, TrainingSettings, one_cycle
-from teachers.runs import ARCHITECTURE, SHORT, batches_of, lines, step_of, trained
+from canal.learning import training
+from canal.learning.training import STATE, TrainingSettings, one_cycle
+from canal.learning.unet import weights_digest
+from learning.runs import ARCHITECTURE, SHORT, batches_of, lines, step_of, trained
 
 
 @pytest.mark.parametrize("steps", [2, 7, 10, 101, 1500])

@@ -1,0 +1,1 @@
+"""Networks, and their training: an initialisation, a teacher and a student are three uses of it."""

@@ -1,1 +1,0 @@
-"""Training at a site: one loop for initialisation, teachers and students; and evaluation."""
