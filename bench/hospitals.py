@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 from bench.lab import Lab
 from bench.measuring import TAG, Clock, Counted, end_all
 from canal.errors import FederationError
+from canal.features.store import Release
 from canal.federation.identity import Identity
 from canal.federation.job import connected, submit
-from canal.release.store import Release
 
 if TYPE_CHECKING:
+    from canal.features.plan import Trust
     from canal.federation.provision import Kits
     from canal.federation.transport import Transport
-    from canal.release.plan import Trust
 
 HOOK = """
 import sys, types
@@ -114,8 +114,8 @@ def serve(address: Path, transport: Transport) -> None:
         address: of the socket that they come from, in the folder of a lab.
         transport: to the sites.
     """
+    from canal.features import aggregator
     from canal.federation.aggregate import run
-    from canal.release import aggregator
 
     lab, counted = Lab(address.parent, transport.sites), Counted(transport)
     clock = Clock(aggregator.aggregate, sites="simulator_worker")

@@ -16,17 +16,17 @@ from canal.data.synthetic import generate
 from canal.distill.run import Objective
 from canal.distill.student import Student
 from canal.distill.targets import Targets
+from canal.features.aggregator import create
+from canal.features.mechanism import Mechanism
+from canal.features.per_iteration import PerIterationRelease
+from canal.features.queries import Queries
+from canal.features.statistics import Statistics
 from canal.learning.batches import Batches
 from canal.learning.mode import evaluating
 from canal.learning.settings import DistillSettings
 from canal.learning.tap import Tap
 from canal.learning.unet import BOTTLENECK, UNetArchitecture
 from canal.privacy.randomness import Secret
-from canal.release.aggregator import create
-from canal.release.mechanism import Mechanism
-from canal.release.per_iteration import PerIterationRelease
-from canal.release.queries import Queries
-from canal.release.statistics import Statistics
 
 STEPS = 8
 

@@ -71,8 +71,8 @@ def test_every_command_of_the_page(home, monkeypatch, capsys):
 
 def test_a_patients_ledger_refuses_the_papers_release(home):
     """As the page says: what the paper counts as 8 costs a patient far more."""
+    from canal.features.plan import Plan
     from canal.privacy import Participants
-    from canal.release.plan import Plan
 
     plan = Plan.preset(
         "paper",

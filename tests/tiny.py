@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from canal.data.cache import Arrays
+from canal.features.plan import Plan
 from canal.privacy.units import Participants
-from canal.release.plan import Plan
 
 SITES = ("north", "south", "west")
 SIZE = (32, 32)  # 128 channels of 2 x 2 at the bottleneck
@@ -46,9 +46,9 @@ def teachers(initialisation):
 @pytest.fixture(scope="session")
 def ensemble(initialisation, teachers):
     """Three teachers and the initialisation that they share."""
+    from canal.features.ensemble import Ensemble, Teacher
     from canal.learning.tap import Tap
     from canal.learning.unet import BOTTLENECK, weights_digest
-    from canal.release.ensemble import Ensemble, Teacher
 
     return Ensemble(
         tuple(
@@ -78,7 +78,7 @@ def arrays():
 
 @pytest.fixture(scope="session")
 def queries(arrays):
-    from canal.release.queries import Queries
+    from canal.features.queries import Queries
 
     return Queries.of(arrays)
 

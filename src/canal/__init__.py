@@ -13,32 +13,32 @@ from canal.version import __version__
 if TYPE_CHECKING:
     from canal.data.load import load
     from canal.distill.run import train as train_student
+    from canal.features.aggregator import create as create_release
+    from canal.features.ensemble import load_ensemble
+    from canal.features.plan import Plan
+    from canal.features.queries import Queries
+    from canal.features.store import Release
     from canal.gradients.kinds import verify
     from canal.learning.settings import DistillSettings, TrainingSettings
     from canal.learning.teacher import initialise
     from canal.learning.teacher import train as train_teacher
     from canal.learning.unet import UNetArchitecture
     from canal.privacy.ledger import Ledger
-    from canal.release.aggregator import create as create_release
-    from canal.release.ensemble import load_ensemble
-    from canal.release.plan import Plan
-    from canal.release.queries import Queries
     from canal.release.record import About
-    from canal.release.store import Release
 
 _HOME = {
     "About": "release.record",
     "DistillSettings": "learning.settings",
     "Ledger": "privacy.ledger",
-    "Plan": "release.plan",
-    "Queries": "release.queries",
-    "Release": "release.store",
+    "Plan": "features.plan",
+    "Queries": "features.queries",
+    "Release": "features.store",
     "TrainingSettings": "learning.settings",
     "UNetArchitecture": "learning.unet",
-    "create_release": "release.aggregator:create",
+    "create_release": "features.aggregator:create",
     "initialise": "learning.teacher",
     "load": "data.load",
-    "load_ensemble": "release.ensemble",
+    "load_ensemble": "features.ensemble",
     "train_student": "distill.run:train",
     "train_teacher": "learning.teacher:train",
     "verify": "gradients.kinds",

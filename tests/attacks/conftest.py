@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from canal.data.cache import Arrays
+from canal.features.plan import Plan
 from canal.gradients.basis import Basis, Factors
 from canal.privacy import Ledger, Participants, Secret
-from canal.release.plan import Plan
 
 SITES = ("north", "south", "west")
 CHANNELS, GRID = 12, (4, 4)
@@ -19,8 +19,8 @@ PRIVATE = {"caps_source": "private", "importance_source": "private"}
 @pytest.fixture(scope="session")
 def make_mechanism():
     """A mechanism whose statistics nobody had to compute."""
-    from canal.release.mechanism import Mechanism
-    from canal.release.statistics import Statistic, Statistics
+    from canal.features.mechanism import Mechanism
+    from canal.features.statistics import Statistic, Statistics
 
     def make(preset="honest", *, people=None, **choices):
         fitting = {
@@ -109,9 +109,9 @@ def networks():
 
 @pytest.fixture(scope="session")
 def ensemble(networks):
+    from canal.features.ensemble import Ensemble, Teacher
     from canal.learning.tap import Tap
     from canal.learning.unet import weights_digest
-    from canal.release.ensemble import Ensemble, Teacher
 
     return Ensemble(
         tuple(
@@ -140,9 +140,9 @@ def make_arrays():
 @pytest.fixture(scope="session")
 def make_release(tmp_path_factory, ensemble, make_arrays):
     """A release of `ensemble`; charged to a ledger, unless there is a seed or no noise."""
-    from canal.release.aggregator import create
+    from canal.features.aggregator import create
+    from canal.features.queries import Queries
     from canal.release.charges import payers
-    from canal.release.queries import Queries
 
     def make(preset="honest", *, arrays=None, seed=None, by=ensemble, **choices):
         folder = tmp_path_factory.mktemp("release")
@@ -171,10 +171,10 @@ def tamper(ensemble, tmp_path):
     The change is a function of the noise, `[N, M, H·W]` in stored units; features stay.
     """
     from canal.attacks.view import noiseless_rows, released_rows, units
+    from canal.features.store import Release
     from canal.release.card import render
     from canal.release.manifest import CARD, MANIFEST
     from canal.release.shard import shard_name, write_shard
-    from canal.release.store import Release
 
     def change(release, arrays, noise_after):
         worth = np.repeat(units(release), release.plan.positions)

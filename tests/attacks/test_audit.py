@@ -9,10 +9,10 @@ from canal.attacks.canary import Canary
 from canal.attacks.kinds import audit, auditor_of
 from canal.attacks.traces import different_noise, on_lattice
 from canal.errors import InvalidValueError, ReleaseError
+from canal.features.store import Release
+from canal.features.verification import check_statement
 from canal.privacy import Lattice, Secret
 from canal.release.manifest import SOFTWARE
-from canal.release.store import Release
-from canal.release.verification import check_statement
 
 PRIVATE = {"caps_source": "private", "importance_source": "private"}
 QUICK = {"draws": 4000, "seeds": 50}
@@ -174,7 +174,7 @@ def test_statistics_of_the_folder(paper, honest, make_release, monkeypatch):
 
     assert look(paper).passed
     assert look(honest).passed is None
-    from canal.release.statistics import Sum
+    from canal.features.statistics import Sum
 
     real = Sum.mean
     monkeypatch.setattr(Sum, "mean", lambda self: tuple(v + 1e-9 for v in real(self)))

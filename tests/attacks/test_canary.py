@@ -10,16 +10,16 @@ import pytest
 from canal.attacks.canary import exchange, measure
 from canal.attacks.view import passes
 from canal.errors import InvalidValueError
-from canal.release.queries import Queries
+from canal.features.queries import Queries
 
 
 def moved(ensemble, networks, site, amount):
     """The same teachers, but that of one site is a little different."""
     import torch
 
+    from canal.features.ensemble import Ensemble, Teacher
     from canal.learning.tap import Tap
     from canal.learning.unet import weights_digest
-    from canal.release.ensemble import Ensemble, Teacher
 
     network = copy.deepcopy(networks[site])
     with torch.no_grad():
@@ -79,8 +79,8 @@ def test_a_patient_who_moves_little_pays_little(make_release, ensemble, networks
 def test_statistics_with_noise_are_part_of_it(make_release, ensemble, networks, queries):
     """More than the features alone, exactly by what moved the two sums."""
     from canal.attacks.view import noiseless_rows
-    from canal.release.statistics import sum_up
-    from canal.release.verification import check_statement
+    from canal.features.statistics import sum_up
+    from canal.features.verification import check_statement
 
     release = make_release("paper", seed=0)
     other = moved(ensemble, networks, "north", 0.3)
@@ -142,7 +142,7 @@ def test_all_queries_are_needed(make_release, ensemble, networks, make_arrays):
 
 
 def test_a_teacher_of_another_cohort_is_refused(ensemble):
-    from canal.release.ensemble import Ensemble
+    from canal.features.ensemble import Ensemble
 
     stranger = dataclasses.replace(ensemble.teachers[0], cohort="east")
     with pytest.raises(InvalidValueError, match="must be of one of north, south, west"):
@@ -160,13 +160,13 @@ def test_a_teacher_trained_with_and_without_one_patient(tmp_path):
     """
     from canal.data.cache import Arrays
     from canal.data.synthetic import generate
+    from canal.features.aggregator import create
+    from canal.features.ensemble import load_ensemble
+    from canal.features.plan import Plan
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train
     from canal.learning.unet import UNetArchitecture
     from canal.privacy import Participants
-    from canal.release.aggregator import create
-    from canal.release.ensemble import load_ensemble
-    from canal.release.plan import Plan
 
     made = generate(48, size=(32, 32))
     everyone = Arrays(made.ids, made.images, made.masks, "all")

@@ -17,11 +17,11 @@ from canal.attacks.feature_rows import play_rows
 from canal.attacks.outcome import Outcome
 from canal.attacks.seeds import find_seed, repeated_secrets
 from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated, whole_numbers
+from canal.features import mechanism as mechanism_module
+from canal.features import sites as sites_module
+from canal.features import statistics as statistics_module
 from canal.privacy import Lattice, Secret
 from canal.privacy.ziggurat import standard_normal
-from canal.release import mechanism as mechanism_module
-from canal.release import sites as sites_module
-from canal.release import statistics as statistics_module
 
 PRIVATE = {"caps_source": "private", "importance_source": "private"}
 UNITS = ("patient", "image")

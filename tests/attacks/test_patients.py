@@ -14,12 +14,12 @@ from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import noiseless_rows
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError
+from canal.features.aggregator import create
+from canal.features.ensemble import load_ensemble
+from canal.features.queries import Queries
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import initialise, train
 from canal.learning.unet import UNetArchitecture
-from canal.release.aggregator import create
-from canal.release.ensemble import load_ensemble
-from canal.release.queries import Queries
 
 SHORT = TrainingSettings(steps=2, batch_size=4, save_every=2)
 

@@ -16,8 +16,8 @@ from canal.attacks.residue import Residue
 from canal.attacks.traces import different_noise
 from canal.attacks.view import passes, released_rows, units
 from canal.errors import InvalidValueError
-from canal.release.queries import Queries
-from canal.release.verification import verify
+from canal.features.queries import Queries
+from canal.features.verification import verify
 
 # Little noise: a mean of three teachers is seen through it.
 EASY = 3000.0
@@ -180,7 +180,7 @@ def test_noise_that_the_real_code_made_too_narrow(make_release, look, monkeypatc
 
 @pytest.mark.parametrize("leaked", ["caps", "importance"])
 def test_a_statistic_in_the_clear(make_release, look, monkeypatch, leaked):
-    from canal.release.statistics import Sum
+    from canal.features.statistics import Sum
 
     real = Sum.perturb
     with monkeypatch.context() as patch:

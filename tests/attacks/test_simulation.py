@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from canal.attacks.simulation import simulate
+from canal.features import sites as sites_module
+from canal.features.plan import Plan
+from canal.features.store import Release
 from canal.federation import remote, remote_cohorts
 from canal.federation.audit import simulate_across, usual
 from canal.gradients import cohorts as cohorts_module
@@ -14,9 +17,6 @@ from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.privacy import Ledger, Participants, Secret
-from canal.release import sites as sites_module
-from canal.release.plan import Plan
-from canal.release.store import Release
 
 SECURE = {"trust": "secure-sum", "colluding": 1}
 

@@ -23,12 +23,12 @@ def home(tmp_path_factory):
     """Two sites' teachers, one of them trained again without a patient, and two releases."""
     from canal.data.load import load
     from canal.data.synthetic import write
+    from canal.features.aggregator import create
+    from canal.features.ensemble import load_ensemble
+    from canal.features.queries import Queries
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train
     from canal.learning.unet import UNetArchitecture
-    from canal.release.aggregator import create
-    from canal.release.ensemble import load_ensemble
-    from canal.release.queries import Queries
 
     home = tmp_path_factory.mktemp("audit")
     before = os.environ.get("CANAL_CACHE")

@@ -9,7 +9,7 @@ from canal.data.readers.listing import stem
 from canal.data.split import Split, make_split
 from canal.data.synthetic import write
 from canal.errors import DataError
-from canal.release.queries import Queries
+from canal.features.queries import Queries
 
 
 @pytest.fixture

@@ -40,11 +40,11 @@ def make_release(tmp_path_factory, init, arrays):
     """A release about the arrays by two teachers, in research mode; each made once."""
     import torch
 
+    from canal.features import Ensemble, Plan, Queries, Teacher, create
     from canal.learning import checkpoint
     from canal.learning.tap import Tap
     from canal.learning.unet import BOTTLENECK, weights_digest
     from canal.privacy.units import Participants
-    from canal.release import Ensemble, Plan, Queries, Teacher, create
 
     shared, about = checkpoint.load(init)
     teachers = []

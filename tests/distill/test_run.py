@@ -137,8 +137,8 @@ def test_no_teacher_is_loaded_and_no_noise_is_drawn(
     monkeypatch.setattr(
         checkpoint, "load", lambda folder, *a: opened.append(folder) or load(folder, *a)
     )
-    for name in ("canal.release.ensemble", "canal.release.aggregator", "canal.release.mechanism"):
-        module = sys.modules[name]
+    for name in ("ensemble", "aggregator", "mechanism"):
+        module = sys.modules[f"canal.features.{name}"]
         for noun in ("Ensemble", "Mechanism", "Teacher", "create"):
             if hasattr(module, noun):
                 monkeypatch.setattr(

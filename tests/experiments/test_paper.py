@@ -14,7 +14,7 @@ from canal.experiments.paper import EXPERIMENTS
 from canal.experiments.preset import PRESETS
 from canal.experiments.stage import Federation, check_data
 from canal.experiments.students import Asked, NetworksCell, StudentCell, predict
-from canal.release.store import Release
+from canal.features.store import Release
 from typed import call, call_here
 
 SMOKE = PRESETS["smoke"]

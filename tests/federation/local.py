@@ -2,6 +2,9 @@
 
 from canal.data.load import load
 from canal.data.overlap import compare, digests
+from canal.features.aggregator import aggregate
+from canal.features.options import Options
+from canal.features.sites import LocalSites
 from canal.federation.aggregate import make_adapter_plan, read_queries
 from canal.gradients.adapter import Adapter
 from canal.gradients.cohorts import LocalCohorts
@@ -9,9 +12,6 @@ from canal.gradients.patients import Patients
 from canal.gradients.rounds import aggregate as teach
 from canal.gradients.shared import count_parameters, share
 from canal.learning import checkpoint
-from canal.release.aggregator import aggregate
-from canal.release.options import Options
-from canal.release.sites import LocalSites
 
 
 def teach_alone(order, cohorts, folder):

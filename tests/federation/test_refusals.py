@@ -38,8 +38,8 @@ def consistent(change):
     """A liar who works out the mechanism that follows from the lie."""
 
     def lie(head, arrays):
-        from canal.release.mechanism import Mechanism
-        from canal.release.statistics import Statistics
+        from canal.features.mechanism import Mechanism
+        from canal.features.statistics import Statistics
 
         change(head["statistics"])
         plan = lie.plan

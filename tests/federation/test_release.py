@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from canal.errors import FederationError
+from canal.features.ensemble import load_ensemble
+from canal.features.store import Release
+from canal.features.verification import verify
 from canal.federation.aggregate import read_queries, run
 from canal.learning import checkpoint
 from canal.privacy.ledger import Ledger
-from canal.release.ensemble import load_ensemble
-from canal.release.store import Release
-from canal.release.verification import verify
 from federation.local import ask_alone
 
 pytestmark = pytest.mark.usefixtures("small_blocks")

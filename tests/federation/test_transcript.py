@@ -16,6 +16,12 @@ from canal.attacks.feature_game import FEATURES, FeatureGame
 from canal.attacks.hostile import feature_teacher, worlds
 from canal.attacks.outcome import Outcome
 from canal.errors import FederationError
+from canal.features.aggregator import aggregate
+from canal.features.mechanism import Mechanism
+from canal.features.options import Options
+from canal.features.plan import Plan
+from canal.features.rows import contribute, share
+from canal.features.statistics import Statistics
 from canal.federation.masks import add_up
 from canal.federation.message import Message
 from canal.federation.remote import RemoteSites
@@ -23,13 +29,7 @@ from canal.federation.site import Site
 from canal.federation.transport import InMemory
 from canal.privacy import Ledger, Participants
 from canal.privacy.randomness import Secret
-from canal.release.aggregator import aggregate
-from canal.release.mechanism import Mechanism
 from canal.release.noise import Noise
-from canal.release.options import Options
-from canal.release.plan import Plan
-from canal.release.rows import contribute, share
-from canal.release.statistics import Statistics
 
 PAIRS = 800
 UNCHECKED = dict.fromkeys(("cohorts", "queries", "initialisation"), "not checked: all are invented")

@@ -2,11 +2,11 @@
 
 import torch
 
+from canal.features.ensemble import load_ensemble
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
 from canal.learning.teacher import is_random, trained_on
 from canal.learning.unet import UNetArchitecture, weights_digest
-from canal.release.ensemble import load_ensemble
 
 
 def save(folder, network, **notes):

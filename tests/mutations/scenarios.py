@@ -77,10 +77,10 @@ def features(
 ) -> list[Look]:
     """A private release of features, charged to a ledger; then everything that checks one."""
     from canal.data.cache import Arrays
+    from canal.features.aggregator import create
+    from canal.features.ensemble import load_ensemble
+    from canal.features.queries import Queries
     from canal.privacy import Ledger
-    from canal.release.aggregator import create
-    from canal.release.ensemble import load_ensemble
-    from canal.release.queries import Queries
 
     made = networks(folder / "networks", SIZE)
     ensemble = load_ensemble(made.teachers, made.init)
@@ -149,12 +149,12 @@ def across(
     """The same of three hospitals that share nothing but messages, each with its own ledger."""
     from PIL import Image
 
+    from canal.features.ensemble import load_ensemble
+    from canal.features.queries import Queries
     from canal.federation import remote
     from canal.federation.aggregate import read_queries, run
     from canal.federation.settings import Order
     from canal.learning import checkpoint
-    from canal.release.ensemble import load_ensemble
-    from canal.release.queries import Queries
     from federation.conftest import Hospitals
 
     def kept(arrays, where: Path) -> None:

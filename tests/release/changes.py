@@ -7,15 +7,15 @@ from contextlib import closing
 
 import numpy as np
 
+from canal.features.mechanism import Mechanism
+from canal.features.plan import Plan
+from canal.features.statistics import Statistics
+from canal.features.store import Release
 from canal.privacy.chain import GENESIS, Row
 from canal.privacy.randomness import Secret
 from canal.release.manifest import CARD, MANIFEST
-from canal.release.mechanism import Mechanism
-from canal.release.plan import Plan
 from canal.release.shard import write_shard
 from canal.release.statement import Facts, state
-from canal.release.statistics import Statistics
-from canal.release.store import Release
 
 # Damage: any file, any bytes.
 

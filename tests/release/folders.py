@@ -4,19 +4,19 @@ import json
 
 import numpy as np
 
+from canal.features.mechanism import Mechanism
+from canal.features.plan import Plan
+from canal.features.statistics import Statistic, Statistics
+from canal.features.store import FEATURES, Release
 from canal.privacy import Lattice, Secret
 from canal.privacy.randomness import SAMPLER, Stream
 from canal.privacy.units import Participants
 from canal.release.card import render
 from canal.release.conditions import noise_source
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
-from canal.release.mechanism import Mechanism
-from canal.release.plan import Plan
 from canal.release.record import About
 from canal.release.shard import ROWS, shard_name, write_shard
 from canal.release.statement import Facts, stamp, state
-from canal.release.statistics import Statistic, Statistics
-from canal.release.store import FEATURES, Release
 
 COHORTS = ("north", "south", "west")
 UNCHECKED = dict.fromkeys(("cohorts", "queries", "initialisation"), "not checked: nobody was there")

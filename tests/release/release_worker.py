@@ -35,11 +35,14 @@ import torch
 
 from canal.data.cache import Arrays
 from canal.errors import CanalError
+from canal.features import (
+    aggregator,  # loads all of canal.release
+    verification,  # noqa: F401  # loads all of canal.release
+)
+from canal.features.ensemble import load_ensemble
+from canal.features.plan import Plan
+from canal.features.queries import Queries
 from canal.privacy.ledger import Ledger
-from canal.release import aggregator, verification  # noqa: F401  # loads all of canal.release
-from canal.release.ensemble import load_ensemble
-from canal.release.plan import Plan
-from canal.release.queries import Queries
 
 OURS = {
     module.__file__

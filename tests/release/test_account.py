@@ -8,12 +8,12 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import InvalidValueError
+from canal.features.aggregator import create
+from canal.features.store import Release
+from canal.features.verification import verify
 from canal.privacy import UNITS, Ledger
 from canal.privacy.ledger import receipt
 from canal.release.account import account
-from canal.release.aggregator import create
-from canal.release.store import Release
-from canal.release.verification import verify
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
@@ -97,7 +97,7 @@ def test_anyones_accountant_agrees_on_the_exported_events(make, unit):
 
 
 def weights_of(release):
-    from canal.release.statistics import Statistics
+    from canal.features.statistics import Statistics
 
     return Statistics.from_json(release.manifest.statistics).weights(release.plan)
 

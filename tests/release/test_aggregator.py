@@ -14,17 +14,17 @@ from scipy import stats
 from budgets import just_enough
 from canal.data.cache import Arrays
 from canal.errors import ReleaseError
+from canal.features.aggregator import create
+from canal.features.ensemble import Ensemble, Teacher
+from canal.features.mechanism import Mechanism
+from canal.features.options import Options
+from canal.features.plan import Plan
+from canal.features.queries import Queries
+from canal.features.statistics import Statistics
+from canal.features.verification import check_statement, verify
 from canal.learning.tap import Tap
 from canal.learning.unet import weights_digest
 from canal.privacy import Ledger, Participants
-from canal.release.aggregator import create
-from canal.release.ensemble import Ensemble, Teacher
-from canal.release.mechanism import Mechanism
-from canal.release.options import Options
-from canal.release.plan import Plan
-from canal.release.queries import Queries
-from canal.release.statistics import Statistics
-from canal.release.verification import check_statement, verify
 
 # False-alarm rate of each statistical test below, over all channels or pairs that it looks at.
 ALPHA = 1e-7

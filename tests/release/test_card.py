@@ -8,14 +8,14 @@ from functools import cache
 import numpy as np
 import pytest
 
+from canal.features.mechanism import Mechanism
+from canal.features.plan import Plan
+from canal.features.statistics import Statistic, Statistics
 from canal.privacy import UNITS, Participants
 from canal.release.card import MOST_SHARDS, render
 from canal.release.digits import percent, prose
 from canal.release.manifest import MANIFEST, SOFTWARE, Manifest
-from canal.release.mechanism import Mechanism
-from canal.release.plan import Plan
 from canal.release.statement import Facts, state
-from canal.release.statistics import Statistic, Statistics
 from reading import Page, near, value
 
 SVG = "{http://www.w3.org/2000/svg}"

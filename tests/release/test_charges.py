@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from budgets import enough_for_patients, just_enough
 from canal.data import overlap
 from canal.errors import BudgetExceededError, ForbiddenError, LedgerError
+from canal.features.aggregator import create
+from canal.features.options import Options
+from canal.features.plan import Plan
+from canal.features.verification import verify
 from canal.privacy import UNITS, Charge, Ledger, Participants
-from canal.release.aggregator import create
 from canal.release.charges import charges, covers, payers
 from canal.release.digits import number, upwards
 from canal.release.manifest import Manifest
-from canal.release.options import Options
-from canal.release.plan import Plan
-from canal.release.verification import verify
 
 COHORTS = ("north", "south", "west")
 # Replaced, or added and removed: of arbitrary teachers, they cost the same.

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from canal.errors import InvalidValueError
+from canal.features.clipping import clip
 from canal.privacy import Lattice
-from canal.release.clipping import clip
 
 SMALLEST = math.ulp(0.0)
 # What breaks naive code: zeros, subnormals, squares that under- or overflow, sums that overflow.
@@ -168,7 +168,7 @@ def test_a_cap_is_a_length(cap):
 
 def test_no_square_can_wrap():
     """Integers whose squares are beyond 64 bits are outside, not inside by accident."""
-    from canal.release.clipping import _is_longer
+    from canal.features.clipping import _is_longer
 
     for large in (2**32, 2**33, 2**52, -(2**32)):
         blocks = np.array([[[large, 0]], [[3, 4]], [[3, 5]]])

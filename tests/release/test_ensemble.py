@@ -8,14 +8,14 @@ import torch
 
 from canal.data import overlap
 from canal.errors import CheckpointError, ReleaseError
+from canal.features.aggregator import create
+from canal.features.ensemble import Ensemble, Teacher, load_ensemble
+from canal.features.options import Options
+from canal.features.queries import Queries
 from canal.learning import checkpoint
 from canal.learning.tap import Tap
 from canal.learning.unet import UNetArchitecture, weights_digest
 from canal.privacy import Participants
-from canal.release.aggregator import create
-from canal.release.ensemble import Ensemble, Teacher, load_ensemble
-from canal.release.options import Options
-from canal.release.queries import Queries
 
 SITES = ("north", "south", "west")
 

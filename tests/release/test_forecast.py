@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from canal.features.forecast import decibels, forecast
+from canal.features.plan import Plan
 from canal.privacy import Participants, epsilon_from_rho
-from canal.release.forecast import decibels, forecast
-from canal.release.plan import Plan
 
 
 def make(preset="honest", **choices):

@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from canal.errors import InvalidValueError, LatticeOverflowError
+from canal.features.mechanism import Mechanism
+from canal.features.plan import Plan
+from canal.features.statistics import Statistic, Statistics
 from canal.privacy import Lattice, Participants, Secret, Stream
-from canal.release.mechanism import Mechanism
-from canal.release.plan import Plan
-from canal.release.statistics import Statistic, Statistics
 
 CHANNELS, RELEASED = 6, 4
 NASTY = [0.0, 1.0, -1.0, 5e-324, 1e-200, 1e30, -1e300, 1.7e308, math.nan, math.inf, -math.inf]

@@ -8,12 +8,12 @@ import pytest
 from scipy import stats
 
 from canal.errors import ReleaseError
+from canal.features.aggregator import create
+from canal.features.ensemble import Ensemble
+from canal.features.mechanism import Mechanism
+from canal.features.per_iteration import PerIterationRelease
+from canal.features.statistics import Statistics
 from canal.privacy import UNITS, GaussianEvent, Guarantee, Participants, Secret, penalty
-from canal.release.aggregator import create
-from canal.release.ensemble import Ensemble
-from canal.release.mechanism import Mechanism
-from canal.release.per_iteration import PerIterationRelease
-from canal.release.statistics import Statistics
 
 # False-alarm rate of each statistical test below.
 ALPHA = 1e-7

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canal.errors import InvalidValueError
+from canal.features.plan import PRESETS, Plan
 from canal.privacy import UNITS, BudgetSplit, Participants, rho_from_epsilon
-from canal.release.plan import PRESETS, Plan
 
 SIZE = {"channels": 512, "released": 51, "grid": (16, 16)}
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from canal.data.cache import Arrays
 from canal.errors import DataError, InvalidValueError, ReleaseError
+from canal.features.aggregator import create
+from canal.features.queries import BATCH, Queries
 from canal.privacy import Ledger
 from canal.privacy.units import UNITS
-from canal.release.aggregator import create
-from canal.release.queries import BATCH, Queries
 from canal.release.shard import ROWS
 
 

@@ -13,17 +13,17 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import CheckpointError
+from canal.features.aggregator import create
+from canal.features.mechanism import Mechanism
+from canal.features.sites import LocalSites
+from canal.features.statistics import Statistics, sum_up
+from canal.features.verification import verify
 from canal.learning.tap import Tap
 from canal.learning.unet import BOTTLENECK
 from canal.privacy import Ledger
-from canal.release.aggregator import create
 from canal.release.card import render
-from canal.release.mechanism import Mechanism
 from canal.release.recompute import TOLERANCE, PublicInputs
-from canal.release.sites import LocalSites
 from canal.release.statement import Facts, state
-from canal.release.statistics import Statistics, sum_up
-from canal.release.verification import verify
 from victim import Victim
 
 NAMES = ("initialisation", "queries", "caps", "importance", "allocation")
@@ -83,7 +83,7 @@ def read(release, network, queries):
 
 @pytest.fixture(scope="module")
 def release(whole):
-    from canal.release.store import Release
+    from canal.features.store import Release
 
     return Release.open(whole.folder)
 

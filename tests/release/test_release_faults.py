@@ -17,11 +17,11 @@ import pytest
 
 from canal.data.synthetic import write as write_synthetic
 from canal.errors import ReleaseError
+from canal.features.aggregator import create
+from canal.features.verification import verify
 from canal.learning import checkpoint
 from canal.learning.unet import BOTTLENECK
 from canal.privacy import Ledger
-from canal.release.aggregator import create
-from canal.release.verification import verify
 from release.disk import Disk
 from typed import here
 

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 import pytest
 
 from canal.errors import FederationError, ReleaseError
+from canal.features.aggregator import create
+from canal.features.options import Options
+from canal.features.sites import LocalSites
+from canal.features.store import Release
+from canal.features.verification import verify
 from canal.gradients.kinds import open_release
 from canal.privacy import Secret
-from canal.release.aggregator import create
-from canal.release.options import Options
-from canal.release.sites import LocalSites
-from canal.release.store import Release
-from canal.release.verification import verify
 from release.place import UNITS, holds
 
 

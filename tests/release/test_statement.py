@@ -14,8 +14,8 @@ import pytest
 from scipy import optimize, stats
 
 from budgets import just_enough
+from canal.features.aggregator import create
 from canal.privacy import UNITS, Ledger, Participants
-from canal.release.aggregator import create
 
 K, N, C, M, GRID = 3, 40, 128, 12, 4
 DELTA = 1e-5

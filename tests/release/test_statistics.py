@@ -14,13 +14,13 @@ from scipy import stats
 
 from canal.data.cache import Arrays
 from canal.errors import ReleaseError
+from canal.features.plan import Plan
+from canal.features.queries import Queries
+from canal.features.statistics import Statistic, Statistics, compute, sum_up
 from canal.learning.loss import task_loss
 from canal.learning.unet import BOTTLENECK
 from canal.privacy import Guarantee, Participants, Secret
 from canal.release.noise import Noise
-from canal.release.plan import Plan
-from canal.release.queries import Queries
-from canal.release.statistics import Statistic, Statistics, compute, sum_up
 
 # False-alarm rate of each statistical test below.
 ALPHA = 1e-7

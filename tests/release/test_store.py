@@ -8,14 +8,14 @@ import torch
 
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError, ReleaseError
+from canal.features.aggregator import create
+from canal.features.ensemble import Ensemble, Teacher
+from canal.features.queries import Queries
+from canal.features.store import Release
+from canal.features.verification import verify
 from canal.learning.tap import Tap
 from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
 from canal.privacy import Participants
-from canal.release.aggregator import create
-from canal.release.ensemble import Ensemble, Teacher
-from canal.release.queries import Queries
-from canal.release.store import Release
-from canal.release.verification import verify
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from budgets import just_enough
+from canal.features.aggregator import create
 from canal.gradients.kinds import verdict
 from canal.privacy import Ledger
-from canal.release.aggregator import create
 from canal.release.card import render
 from canal.release.digits import short, upwards
 from canal.release.manifest import CARD, MANIFEST, Manifest

@@ -8,16 +8,16 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import ReleaseError
+from canal.features.aggregator import create
+from canal.features.calibration import calibrate
+from canal.features.mechanism import Mechanism
+from canal.features.plan import Plan
+from canal.features.statistics import Statistics
+from canal.features.verification import check_statement, verify
 from canal.privacy import Lattice
-from canal.release.aggregator import create
-from canal.release.calibration import calibrate
 from canal.release.card import render
 from canal.release.manifest import CARD, MANIFEST, Manifest
-from canal.release.mechanism import Mechanism
-from canal.release.plan import Plan
 from canal.release.statement import Facts, state
-from canal.release.statistics import Statistics
-from canal.release.verification import check_statement, verify
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_charges_that_are_not_everyones(made, forge):
 
 def test_charges_are_held_against_the_statement_too(made, forge, monkeypatch):
     """Where the code that works charges out is wrong, it is wrong when it checks them."""
-    monkeypatch.setattr("canal.release.verification.covers", lambda *_: True)
+    monkeypatch.setattr("canal.features.verification.covers", lambda *_: True)
     manifest = made[0].manifest
     due = manifest.ledger["charges"]
     assert forge(manifest) == {}

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from canal.errors import LedgerError, ReleaseError, SecretLostError
+from canal.features import aggregator
+from canal.features.aggregator import create
+from canal.features.ensemble import Ensemble
+from canal.features.options import Options
+from canal.features.verification import verify
 from canal.learning.tap import Tap
 from canal.privacy import Ledger
-from canal.release import aggregator
-from canal.release.aggregator import create
-from canal.release.ensemble import Ensemble
-from canal.release.options import Options
-from canal.release.verification import verify
 from canal.release.workspace import Workspace
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from canal.features.store import Release
 from canal.gradients.store import AdapterRelease
 from canal.learning import checkpoint
 from canal.learning.evaluate import predict
 from canal.privacy import Participants
 from canal.privacy.events import Guarantee
 from canal.release.digits import number, upwards
-from canal.release.store import Release
 from canal.report.adversary import _visible
 from canal.report.arms import Arms
 from canal.report.costs import Training, epsilon_by_queries

@@ -26,12 +26,12 @@ from canal.attacks.view import (
     noiseless_statistics,
 )
 from canal.errors import InvalidValueError
-from canal.release.calibration import finite_or_none
+from canal.features.calibration import finite_or_none
+from canal.features.ensemble import Ensemble
+from canal.features.queries import Queries
+from canal.features.store import Release
+from canal.features.verification import check_statement
 from canal.release.digits import number, short
-from canal.release.ensemble import Ensemble
-from canal.release.queries import Queries
-from canal.release.store import Release
-from canal.release.verification import check_statement
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from canal.attacks.game import Progress
 from canal.attacks.hostile import AUDITED
 from canal.attacks.outcome import Outcome
 from canal.attacks.traces import Check, different_noise, on_lattice, own_noise, unrelated
+from canal.features.mechanism import Mechanism
+from canal.features.statistics import Statistics
+from canal.features.store import Release
+from canal.features.verification import check_statement
 from canal.privacy.units import Unit
-from canal.release.mechanism import Mechanism
-from canal.release.statistics import Statistics
-from canal.release.store import Release
-from canal.release.verification import check_statement
 
 _PER_PAIR = 20
 

@@ -1,9 +1,9 @@
 r"""The game of features: a teacher that changes, or the query images of one person.
 
-Both worlds are summed by the object that sums a release, `canal.release.sites.LocalSites`: features
-are clipped, put on the lattice and added up over teachers, caps and importance over teachers and
-queries. Noise is added by `Mechanism.perturb` and `Sum.perturb` (of shares, what is left when t of
-them are known). The sampler gives every coordinate of a channel the same noise.
+Both worlds are summed by the object that sums a release, `canal.features.sites.LocalSites`:
+features are clipped, put on the lattice and added up over teachers, caps and importance over
+teachers and queries. Noise is added by `Mechanism.perturb` and `Sum.perturb` (of shares, what is
+left when t of them are known). The sampler gives every coordinate of a channel the same noise.
 
 That noise of *different queries* is independent is the business of their keys, and looked at row by
 row (`canal.attacks.feature_rows`).
@@ -37,16 +37,16 @@ from canal.attacks.game import (
 )
 from canal.attacks.hostile import Audited, feature_teacher, statistic_teacher, worlds
 from canal.attacks.moved import Moved, off_lattice
+from canal.features.rows import make_rows
+from canal.features.statistics import Sum
 from canal.privacy.randomness import Stream
-from canal.release.rows import make_rows
-from canal.release.statistics import Sum
 
 if TYPE_CHECKING:
+    from canal.features.mechanism import Mechanism
+    from canal.features.plan import Plan
+    from canal.features.queries import Queries
     from canal.privacy.randomness import Secret
-    from canal.release.mechanism import Mechanism
     from canal.release.noise import Noise
-    from canal.release.plan import Plan
-    from canal.release.queries import Queries
 
 # Of so many teachers each is tried as the one that changes; of more, as many, evenly spaced.
 _MOST_TRIED = 10

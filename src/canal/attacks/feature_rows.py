@@ -13,8 +13,8 @@ import numpy as np
 from canal.attacks.feature_game import FeatureGame
 from canal.attacks.game import Floats, Progress, Scores, stored
 from canal.attacks.hostile import feature_teacher, worlds
+from canal.features.rows import make_rows
 from canal.release.noise import Noise
-from canal.release.rows import make_rows
 
 if TYPE_CHECKING:
     from canal.privacy.randomness import Secret

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from canal.attacks.roc import Played, Roc, allowed_auc, allowed_tpr
+from canal.features.statistics import Statistics
+from canal.features.store import Release
 from canal.files import replace_file
 from canal.privacy.units import Unit
 from canal.release.digits import upwards
-from canal.release.statistics import Statistics
-from canal.release.store import Release
 
 FORMAT = "canal-attack/2"
 RATES = (0.01, 0.001)

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from canal.release.shard import TENSOR, shard_name, write_shard
 
 if TYPE_CHECKING:
+    from canal.features.plan import Plan
     from canal.gradients.plan import AdapterPlan
     from canal.privacy.randomness import Secret
     from canal.privacy.units import Unit
     from canal.release.noise import Noise
-    from canal.release.plan import Plan
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -24,17 +24,17 @@ import numpy as np
 
 from canal.data.cache import Arrays
 from canal.errors import InvalidValueError
+from canal.features.ensemble import Ensemble, Teacher
+from canal.features.options import Options
+from canal.features.queries import Queries
+from canal.features.sites import LocalSites
 from canal.learning.tap import Tap
-from canal.release.ensemble import Ensemble, Teacher
-from canal.release.options import Options
-from canal.release.queries import Queries
-from canal.release.sites import LocalSites
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.release.mechanism import Mechanism
-    from canal.release.plan import Plan
+    from canal.features.mechanism import Mechanism
+    from canal.features.plan import Plan
 
 # `paper` has no neighbours of its own: its accounting is held against what a patient pays.
 Audited = Literal["patient", "image"]

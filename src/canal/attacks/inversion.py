@@ -22,8 +22,8 @@ from canal.attacks.finding import NOTHING
 from canal.attacks.matching import check_scene
 from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
-from canal.release.ensemble import Ensemble
-from canal.release.store import Release
+from canal.features.ensemble import Ensemble
+from canal.features.store import Release
 
 if TYPE_CHECKING:
     from torch import nn

@@ -19,8 +19,8 @@ import numpy as np
 from canal.attacks.roc import Roc
 from canal.attacks.view import Floats, check_teachers, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
-from canal.release.ensemble import Ensemble
-from canal.release.store import Release
+from canal.features.ensemble import Ensemble
+from canal.features.store import Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.features.calibration import CalibratedPlan, statistic_lattice
+from canal.features.statistics import Name, Sum
 from canal.privacy.randomness import Stream
-from canal.release.calibration import CalibratedPlan, statistic_lattice
-from canal.release.statistics import Name, Sum
 
 Floats = NDArray[np.float64]
 

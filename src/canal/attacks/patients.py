@@ -17,8 +17,8 @@ from canal.attacks.roc import Played, Roc
 from canal.attacks.shadows import Pool
 from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
-from canal.release.ensemble import Ensemble, load_ensemble
-from canal.release.store import Release
+from canal.features.ensemble import Ensemble, load_ensemble
+from canal.features.store import Release
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

@@ -35,12 +35,12 @@ from canal.attacks.view import (
     spreads,
     units,
 )
-from canal.release.calibration import statistic_lattice
-from canal.release.ensemble import Ensemble
-from canal.release.queries import Queries
-from canal.release.statistics import Statistics
-from canal.release.store import Release
-from canal.release.verification import check_statement
+from canal.features.calibration import statistic_lattice
+from canal.features.ensemble import Ensemble
+from canal.features.queries import Queries
+from canal.features.statistics import Statistics
+from canal.features.store import Release
+from canal.features.verification import check_statement
 
 # Below so many units of storage, rounding to them begins to shape the noise.
 _UNITS = 32

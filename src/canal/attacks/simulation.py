@@ -1,7 +1,7 @@
 r"""A simulation: releases of invented sites, made by all that makes a release, and looked at whole.
 
 A game draws what one function publishes. A simulation plays the publisher: invented hospitals with
-small networks and a few images go through `canal.release.aggregator.create`, or
+small networks and a few images go through `canal.features.aggregator.create`, or
 `canal.gradients.rounds.train`, under the plan of the audited release: with a ledger, secrets,
 shards, a manifest, everything. Since the auditor invented the hospitals, nothing is private to it,
 and what should have been summed is computed a second time by the paper's formulas, in floating
@@ -34,15 +34,15 @@ from canal.attacks.traces import RARE, Check
 from canal.data import overlap
 from canal.data.cache import Arrays
 from canal.errors import BudgetExceededError
+from canal.features.plan import Plan
+from canal.features.store import Release
 from canal.gradients.adapter import HEAD, NORMS, Adapter
 from canal.gradients.kinds import AnyRelease, verify
 from canal.gradients.mechanism import COUNT
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.privacy.ledger import Ledger
-from canal.release.plan import Plan
 from canal.release.recompute import PublicInputs
-from canal.release.store import Release
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -291,13 +291,13 @@ class Features(Scenario):
 
     @property
     def _ensemble(self) -> Any:
-        from canal.release.ensemble import load_ensemble
+        from canal.features.ensemble import load_ensemble
 
         return load_ensemble(list(self.invented.teachers.values()), self.invented.init)
 
     @property
     def _queries(self) -> Any:
-        from canal.release.queries import Queries
+        from canal.features.queries import Queries
 
         return Queries.of(self.invented.asked)
 
@@ -313,7 +313,7 @@ class Features(Scenario):
 
     def publish(self, out: Path, epsilon: float, ledger: Ledger) -> Release:
         """See `Scenario`."""
-        from canal.release.aggregator import create
+        from canal.features.aggregator import create
 
         return create(out, self._ensemble, self._queries, self._plan(epsilon), ledger=ledger)
 

@@ -17,12 +17,12 @@ import numpy as np
 from canal.attacks.game import Floats, Game, Played
 from canal.attacks.moved import off_lattice
 from canal.attacks.view import released_rows, spreads
+from canal.features.calibration import CalibratedPlan
+from canal.features.mechanism import Mechanism
+from canal.features.statistics import Statistics
+from canal.features.store import Release
 from canal.privacy.randomness import Secret
-from canal.release.calibration import CalibratedPlan
-from canal.release.mechanism import Mechanism
 from canal.release.noise_check import closest
-from canal.release.statistics import Statistics
-from canal.release.store import Release
 
 RARE = 1e-9
 

@@ -4,8 +4,8 @@ A game draws Q of the N queries (or rounds) that a unit takes part in. What it p
 all of them by three steps, each of which other checks look at:
 
 1. *One mechanism.* Every query is published by the same function with the same sigma
-   (`canal.release.verification` looks at the noise of each of them in the folder), and a worst-case
-   unit moves each of them as far. So one of them has the $\mu_1$ of any other.
+   (`canal.features.verification` looks at the noise of each of them in the folder), and a
+   worst-case unit moves each of them as far. So one of them has the $\mu_1$ of any other.
 2. *Independence.* Every query has a stream of its own (`traces.own_noise`, `unrelated`,
    `noise_check.closest`). Gaussians that are independent are one Gaussian, so that squares add up:
    $\mu^2 = N \mu_1^2$ (Dong, Roth and Su 2022, Corollary 3.3). Rounds are chosen adaptively; their
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 from canal.attacks.bounds import gaussian_epsilon, gaussian_mu, width_mu
 from canal.attacks.outcome import ALARM
 from canal.attacks.traces import Check
+from canal.features.calibration import finite_or_none
 from canal.privacy.units import Unit
-from canal.release.calibration import finite_or_none
 from canal.release.digits import downwards, number
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError
-from canal.release.ensemble import Ensemble
-from canal.release.mechanism import Mechanism
-from canal.release.queries import Queries
-from canal.release.statistics import Name, Statistics
-from canal.release.store import Release
+from canal.features.ensemble import Ensemble
+from canal.features.mechanism import Mechanism
+from canal.features.queries import Queries
+from canal.features.statistics import Name, Statistics
+from canal.features.store import Release
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays
-    from canal.release.plan import Plan
+    from canal.features.plan import Plan
 
 Floats = NDArray[np.float64]
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from canal.attacks.finding import Finding
     from canal.attacks.planted import Kind
     from canal.data.cache import Arrays
+    from canal.features.ensemble import Ensemble
+    from canal.features.store import Release
     from canal.gradients.store import AdapterRelease
-    from canal.release.ensemble import Ensemble
-    from canal.release.store import Release
 
 attack_app = typer.Typer(no_args_is_help=True, help="Attack a release, to see what it gives away.")
 _Release = Annotated[Path, typer.Argument(help="The release folder.")]
@@ -228,8 +228,8 @@ class _Scene:
         others: Path | None,
     ) -> None:
         from canal.errors import InvalidValueError
-        from canal.release.ensemble import load_ensemble
-        from canal.release.store import Release
+        from canal.features.ensemble import load_ensemble
+        from canal.features.store import Release
 
         if others is None and split is None:
             raise InvalidValueError(

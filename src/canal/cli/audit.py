@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from canal.attacks.canary import Canary
     from canal.attacks.paid import Paid
     from canal.attacks.traces import Check
+    from canal.features.ensemble import Ensemble
+    from canal.features.queries import Queries
+    from canal.features.store import Release
     from canal.gradients.store import AdapterRelease
-    from canal.release.ensemble import Ensemble
-    from canal.release.queries import Queries
-    from canal.release.store import Release
 
 _FEATURES = "features, with the teachers: the noise in the folder itself, and a canary"
 _ADAPTERS = "adapters, at a hospital: what its own patients paid"
@@ -265,8 +265,8 @@ def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Pai
 def _asked(
     teachers: list[Path], queries: Path, split: Path | None, part: str | None
 ) -> tuple[Ensemble, Queries]:
-    from canal.release.ensemble import load_ensemble
-    from canal.release.queries import Queries
+    from canal.features.ensemble import load_ensemble
+    from canal.features.queries import Queries
 
     ensemble = load_ensemble(teachers)
     channels, side = ensemble.images[:2]
@@ -288,7 +288,7 @@ def _canary(release: Release, ensemble: Ensemble, without: Path, asked: Queries)
     from canal.attacks.canary import exchange, measure
     from canal.attacks.view import passes
     from canal.cli.progress import counting
-    from canal.release.ensemble import load_ensemble
+    from canal.features.ensemble import load_ensemble
 
     other = load_ensemble([without])
     with counting("canary", 2 * passes(release.plan)) as progress:

@@ -187,8 +187,8 @@ def patients_cost(epsilon: float, queries: int) -> int:
     >>> patients_cost(8, 30)
     90
     """
+    from canal.features.plan import Plan
     from canal.privacy.units import Participants
-    from canal.release.plan import Plan
 
     people = Participants(len(HOSPITALS), queries)
     plan = Plan.preset("paper", epsilon=epsilon, participants=people, channels=128, grid=(4, 4))
@@ -250,8 +250,8 @@ def _print_summary(console: Console) -> None:
     """How good every student is, what its release costs a patient, and what an attacker got."""
     from rich.table import Table
 
+    from canal.features.forecast import forecast
     from canal.release.digits import short, upwards
-    from canal.release.forecast import forecast
     from canal.report.arms import Arms
     from canal.report.benefit import between, points, verdicts_of
     from canal.report.protection import relations

@@ -177,9 +177,9 @@ def simulate(
     """Rehearse a federation on this machine, one process a site, in FLARE's simulator."""
     import shutil
 
+    from canal.features.store import Release
     from canal.federation.job import simulate as run
     from canal.federation.rehearsal import prepare
-    from canal.release.store import Release
 
     choices = {"epsilon": epsilon, "delta": delta, "released": released, "unit": unit}
     order = {

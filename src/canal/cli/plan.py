@@ -10,7 +10,7 @@ import typer
 from canal.cli import plan_options as options
 
 if TYPE_CHECKING:
-    from canal.release.forecast import Forecast
+    from canal.features.forecast import Forecast
 
 
 def plan(
@@ -42,11 +42,11 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say what a release will cost and carry, before any data is touched."""
+    from canal.features.forecast import forecast
+    from canal.features.importance_file import read_importance
+    from canal.features.plan import Plan
     from canal.privacy.budget import BudgetSplit
     from canal.privacy.units import Participants
-    from canal.release.forecast import forecast
-    from canal.release.importance_file import read_importance
-    from canal.release.plan import Plan
 
     wanted = Plan.preset(
         preset,
@@ -80,7 +80,7 @@ def _print(seen: Forecast) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from canal.release.forecast import decibels
+    from canal.features.forecast import decibels
 
     plan, console = seen.plan, Console(highlight=False)
     rho, guarantee = plan.rho(), seen.guarantee()

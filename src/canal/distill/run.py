@@ -24,6 +24,8 @@ from canal.distill.objective import Objective, Predictions, opinion
 from canal.distill.student import Student
 from canal.distill.targets import Targets
 from canal.errors import InvalidValueError
+from canal.features.per_iteration import PerIterationRelease
+from canal.features.store import FEATURES, Release
 from canal.gradients.kinds import check_contents
 from canal.gradients.store import ADAPTERS, AdapterRelease
 from canal.gradients.taught import load_taught
@@ -34,8 +36,6 @@ from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.teacher import check_fit
 from canal.learning.unet import UNetArchitecture, weights_digest
 from canal.release.folder import Folder
-from canal.release.per_iteration import PerIterationRelease
-from canal.release.store import FEATURES, Release
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.errors import InvalidValueError
+from canal.features.per_iteration import PerIterationRelease
+from canal.features.store import Release
 from canal.learning.settings import DistillSettings
-from canal.release.per_iteration import PerIterationRelease
-from canal.release.store import Release
 
 if TYPE_CHECKING:
     from torch import Tensor

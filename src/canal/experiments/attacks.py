@@ -23,14 +23,14 @@ from canal.attacks.matching import match
 from canal.attacks.view import Floats, noiseless_rows, spreads
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene
+from canal.features.aggregator import create
+from canal.features.ensemble import load_ensemble
+from canal.features.options import Options
+from canal.features.queries import Queries
+from canal.features.store import Release
 from canal.learning.alignment import variation
 from canal.learning.batches import to_float
 from canal.learning.teacher import train
-from canal.release.aggregator import create
-from canal.release.ensemble import load_ensemble
-from canal.release.options import Options
-from canal.release.queries import Queries
-from canal.release.store import Release
 
 SITE = "site-1"
 

@@ -18,16 +18,16 @@ from canal.experiments.markdown import row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice, scored
+from canal.features.mechanism import Mechanism
+from canal.features.per_iteration import PerIterationRelease
+from canal.features.plan import Plan
+from canal.features.queries import Queries
+from canal.features.statistics import Statistics
 from canal.learning import checkpoint
 from canal.privacy.iteration import Penalty, penalty, releases_per_image
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Participants
 from canal.release.chart import lines
-from canal.release.mechanism import Mechanism
-from canal.release.per_iteration import PerIterationRelease
-from canal.release.plan import Plan
-from canal.release.queries import Queries
-from canal.release.statistics import Statistics
 
 ASKED = Asked(epsilon=8.0, allocation="uniform")
 TIMES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)

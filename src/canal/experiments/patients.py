@@ -37,15 +37,15 @@ from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course
 from canal.experiments.stage import Stage
 from canal.experiments.taught import Lesson
+from canal.features.aggregator import create
+from canal.features.ensemble import load_ensemble
+from canal.features.options import Options
+from canal.features.queries import Queries
 from canal.gradients.patients import Patients
 from canal.learning.alignment import variation
 from canal.learning.batches import to_float
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import load_initialisation, train
-from canal.release.aggregator import create
-from canal.release.ensemble import load_ensemble
-from canal.release.options import Options
-from canal.release.queries import Queries
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

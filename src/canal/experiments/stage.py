@@ -18,13 +18,13 @@ from canal.data.readers import read
 from canal.data.split import Split, make_split
 from canal.errors import DataError
 from canal.experiments.cell import Places, Report
+from canal.features.ensemble import Ensemble, load_ensemble
 from canal.files import replace_file
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import initialise, train
 from canal.learning.training import Progress
 from canal.learning.unet import Norm, UNetArchitecture
 from canal.plain import plain
-from canal.release.ensemble import Ensemble, load_ensemble
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

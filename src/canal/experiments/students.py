@@ -22,6 +22,11 @@ from canal.distill.targets import Targets
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.estimate import Sample
 from canal.experiments.stage import Scene, Stage
+from canal.features.aggregator import create
+from canal.features.calibration import finite_or_none
+from canal.features.options import Options
+from canal.features.queries import Queries
+from canal.features.store import Release
 from canal.learning import checkpoint, evaluate
 from canal.learning.alignment import variation
 from canal.learning.batches import to_float
@@ -29,11 +34,6 @@ from canal.learning.device import home
 from canal.learning.mode import evaluating
 from canal.learning.settings import DistillSettings
 from canal.privacy.units import UNITS
-from canal.release.aggregator import create
-from canal.release.calibration import finite_or_none
-from canal.release.options import Options
-from canal.release.queries import Queries
-from canal.release.store import Release
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,6 +12,7 @@ from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course, CourseStage
 from canal.experiments.stage import Stage, alone
 from canal.experiments.students import scored
+from canal.features.calibration import finite_or_none
 from canal.gradients.adapter import Adapter
 from canal.gradients.advice import Advice
 from canal.gradients.cohorts import LocalCohorts
@@ -26,7 +27,6 @@ from canal.gradients.store import AdapterRelease
 from canal.gradients.taught import load_taught
 from canal.gradients.update import UpdateSettings
 from canal.learning import checkpoint
-from canal.release.calibration import finite_or_none
 
 if TYPE_CHECKING:
     from torch import nn

@@ -19,6 +19,8 @@ import numpy as np
 
 from canal.data.overlap import compare, contents, digests
 from canal.errors import FederationError
+from canal.features.options import Options
+from canal.features.plan import Plan
 from canal.federation.message import Message
 from canal.federation.remote import RemoteSites, ask
 from canal.federation.remote_cohorts import RemoteCohorts
@@ -33,15 +35,13 @@ from canal.learning import checkpoint
 from canal.learning.checkpoint import DESCRIPTION, WEIGHTS
 from canal.privacy.units import Participants
 from canal.release.agreement import digest
-from canal.release.options import Options
-from canal.release.plan import Plan
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:
+    from canal.features.queries import Queries
+    from canal.features.store import Release
     from canal.federation.transport import Transport
     from canal.gradients.store import AdapterRelease
-    from canal.release.queries import Queries
-    from canal.release.store import Release
 
 PROGRESS = "progress.json"
 _log = logging.getLogger(__name__)
@@ -145,9 +145,9 @@ def ask_about(
         transport: to the sites.
         progress: called with the number of images that passed through a network.
     """
+    from canal.features.aggregator import aggregate, passes
     from canal.learning.tap import Tap
     from canal.learning.teacher import trained_on
-    from canal.release.aggregator import aggregate, passes
 
     init = order.path(order.init)
     network, start = checkpoint.load(init)
@@ -206,7 +206,7 @@ def wait_for_teachers(initialisation: str, transport: Transport, pause: float) -
 def read_queries(order: Order, start: checkpoint.Checkpoint) -> Queries:
     """The recipient's images, as large as the network wants them."""
     from canal.data.load import load
-    from canal.release.queries import Queries
+    from canal.features.queries import Queries
 
     return Queries.of(
         load(

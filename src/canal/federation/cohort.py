@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import CheckpointError, FederationError, RefusalError
+from canal.features.ensemble import Ensemble, Teacher, load_ensemble
 from canal.federation.settings import SiteSettings
 from canal.files import fsync_folder, replace_file
 from canal.gradients.patients import Patients
 from canal.learning import checkpoint
 from canal.learning.checkpoint import DESCRIPTION, WEIGHTS
 from canal.learning.unet import weights_digest
-from canal.release.ensemble import Ensemble, Teacher, load_ensemble
 
 if TYPE_CHECKING:
     from canal.data.cache import Arrays

@@ -7,12 +7,12 @@ import logging
 import numpy as np
 
 from canal.errors import RefusalError
+from canal.features.ensemble import Teacher
+from canal.features.rows import contribute, share
+from canal.features.statistics import Statistics, sum_up
 from canal.federation.answers import Answers, Made
 from canal.federation.journal import Journal
 from canal.federation.questions import Asked
-from canal.release.ensemble import Teacher
-from canal.release.rows import contribute, share
-from canal.release.statistics import Statistics, sum_up
 
 _log = logging.getLogger(__name__)
 

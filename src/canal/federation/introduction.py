@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import RefusalError
+from canal.features.store import FEATURES
 from canal.federation.terms import member
 from canal.gradients.store import ADAPTERS
 from canal.release.agreement import digest
-from canal.release.store import FEATURES
 
 if TYPE_CHECKING:
     from canal.federation.cohort import Cohort

@@ -13,24 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import FederationError
+from canal.features.statistics import Name, Sum
 from canal.federation.masks import add_up
 from canal.federation.message import Message
 from canal.federation.questions import fingerprints
 from canal.federation.terms import Terms
-from canal.release.statistics import Name, Sum
 
 if TYPE_CHECKING:
+    from canal.features.calibration import CalibratedPlan
+    from canal.features.mechanism import Mechanism
+    from canal.features.options import Options
+    from canal.features.plan import Trust
+    from canal.features.queries import Queries
+    from canal.features.statistics import Statistics
     from canal.federation.transport import Transport
     from canal.learning.tap import Tap
     from canal.privacy.randomness import Secret
     from canal.release.agreement import Agreement
-    from canal.release.calibration import CalibratedPlan
     from canal.release.manifest import Manifest
-    from canal.release.mechanism import Mechanism
-    from canal.release.options import Options
-    from canal.release.plan import Trust
-    from canal.release.queries import Queries
-    from canal.release.statistics import Statistics
 
 # Queries a message; a multiple of a batch, and a part of a shard.
 BLOCK = 64
@@ -161,7 +161,7 @@ class RemoteSites:
     def publish(self, statistics: Statistics) -> None:
         """Tell every site which statistics were published, and what follows from them."""
         assert self._agreement is not None  # noqa: S101  # begun
-        from canal.release.mechanism import Mechanism
+        from canal.features.mechanism import Mechanism
 
         plan = self._agreement.plan
         mechanism = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from canal.errors import RefusalError
+from canal.features.statistics import Statistics
+from canal.features.store import FEATURES
 from canal.federation.cohort import Cohort
 from canal.federation.contribution import Contribution
 from canal.federation.identity import Identity, read_roster
@@ -41,8 +43,6 @@ from canal.gradients.patients import Patients
 from canal.release.agreement import Agreement
 from canal.release.checks import same
 from canal.release.manifest import Manifest
-from canal.release.statistics import Statistics
-from canal.release.store import FEATURES
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
 # Sessions that were begun and never agreed to; each has a folder.

@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from canal.errors import RefusalError, ReleaseError
+from canal.features.queries import BATCH
+from canal.features.store import FEATURES
 from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
@@ -19,8 +21,6 @@ from canal.gradients.agreement import AdapterAgreement
 from canal.gradients.store import ADAPTERS
 from canal.release.agreement import SECRET, Agreement, digest
 from canal.release.conditions import check_cohorts, check_plan
-from canal.release.queries import BATCH
-from canal.release.store import FEATURES
 
 
 @dataclass(frozen=True)

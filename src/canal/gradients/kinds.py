@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from canal.errors import ReleaseError
+from canal.features import verification as features
+from canal.features.store import Release
 from canal.gradients import verification as adapters
 from canal.gradients.store import ADAPTERS, AdapterRelease
 from canal.privacy.ledger import Ledger
-from canal.release import verification as features
 from canal.release.account import account as price_features
 from canal.release.checks import Check
 from canal.release.manifest import Manifest
 from canal.release.recompute import PublicInputs, not_recomputed
-from canal.release.store import Release
 from canal.release.verdict import Verdict
 
 AnyRelease = Release | AdapterRelease

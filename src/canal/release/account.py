@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from canal.features.calibration import finite_or_none
+from canal.features.store import Release
+from canal.features.verification import check_statement
 from canal.privacy.events import Guarantee
 from canal.privacy.gaussian import Conversion
 from canal.privacy.units import UNITS, Unit
-from canal.release.calibration import finite_or_none
 from canal.release.manifest import Manifest
-from canal.release.store import Release
-from canal.release.verification import check_statement
 
 
 def account(release: Release, delta: float | None = None) -> dict[str, Any]:

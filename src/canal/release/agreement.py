@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from canal.features.plan import Plan
 from canal.release.noise import Noise
-from canal.release.plan import Plan
 
 if TYPE_CHECKING:
     from canal.privacy.randomness import Secret

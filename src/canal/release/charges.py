@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import LedgerError
+from canal.features.calibration import CalibratedPlan
 from canal.privacy.ledger import Charge, Ledger
 from canal.privacy.units import Unit
-from canal.release.calibration import CalibratedPlan
 
 if TYPE_CHECKING:
-    from canal.release.plan import Plan
+    from canal.features.plan import Plan
 
 QUERIES = "queries"
 # Logarithms and exponentials of two machines agree up to this.

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from canal.errors import ReleaseError
+from canal.features.plan import Plan
+from canal.features.queries import Queries
 from canal.privacy.randomness import SAMPLER, Secret
-from canal.release.plan import Plan
-from canal.release.queries import Queries
 
 if TYPE_CHECKING:
-    from canal.release.sites import Sites
+    from canal.features.sites import Sites
 
 NO_NOISE = "none"
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from canal.privacy.randomness import Secret, Stream
 
 if TYPE_CHECKING:
-    from canal.release.queries import Queries
-    from canal.release.statistics import Statistics
+    from canal.features.queries import Queries
+    from canal.features.statistics import Statistics
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import math
 from statistics import NormalDist
 from typing import Any
 
+from canal.features.calibration import finite_or_none
 from canal.privacy.events import Guarantee
 from canal.privacy.gaussian import Conversion
 from canal.privacy.units import NEIGHBOURS, Unit
-from canal.release.calibration import finite_or_none
 from canal.release.digits import short, upwards
 
 FALSE_ALARMS = 0.01

@@ -25,12 +25,12 @@ import numpy as np
 
 from canal.data.cache import Arrays
 from canal.errors import MismatchError, ReleaseError
+from canal.features.mechanism import Mechanism
+from canal.features.queries import Queries
+from canal.features.statistics import Name, Statistic, Statistics, refuse_broken, sum_up
+from canal.features.store import FEATURES, Release
 from canal.release.checks import Check, Checks, same
 from canal.release.manifest import Manifest
-from canal.release.mechanism import Mechanism
-from canal.release.queries import Queries
-from canal.release.statistics import Name, Statistic, Statistics, refuse_broken, sum_up
-from canal.release.store import FEATURES, Release
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from canal.features.calibration import CalibratedPlan, finite_or_none
+from canal.features.plan import Plan
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion
 from canal.privacy.units import UNITS, Participants, Unit
-from canal.release.calibration import CalibratedPlan, finite_or_none
 from canal.release.digits import short, upwards
-from canal.release.plan import Plan
 from canal.release.promise import NO_PROTECTION, detected, promise
 
 

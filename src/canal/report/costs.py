@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from canal.features.calibration import finite_or_none
 from canal.privacy.iteration import penalty, releases_per_image
-from canal.release.calibration import finite_or_none
 from canal.release.statement import had_asked, query_counts
 from canal.report.arms import Arm
 from canal.report.published import PublishedFeatures

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from canal.errors import ReleaseError
+from canal.features.calibration import CalibratedPlan, finite_or_none
+from canal.features.plan import Plan
+from canal.features.store import Release
+from canal.features.verification import check_statement as check_features
 from canal.gradients.kinds import AnyRelease, open_release
 from canal.gradients.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.gradients.verification import check_statement as check_adapters
 from canal.privacy.units import UNITS, Unit
-from canal.release.calibration import CalibratedPlan, finite_or_none
 from canal.release.digits import number
 from canal.release.manifest import Manifest
-from canal.release.plan import Plan
-from canal.release.store import Release
-from canal.release.verification import check_statement as check_features
 
 ALLOCATIONS = {"canal": "CANAL", "uniform": "Uniform", "reverse": "Reverse", "none": "No noise"}
 SPREADS = {"flat": "", "ellipsoid": " (ellipsoid)", "channels": " (by channel)"}

@@ -10,21 +10,21 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from canal.release.ensemble import Ensemble
+from canal.features.ensemble import Ensemble
+from canal.features.options import Options
+from canal.features.rows import contribute, share
+from canal.features.statistics import Name, Sum, sum_up
 from canal.release.noise import Noise
-from canal.release.options import Options
-from canal.release.rows import contribute, share
-from canal.release.statistics import Name, Sum, sum_up
 
 if TYPE_CHECKING:
+    from canal.features.calibration import CalibratedPlan
+    from canal.features.mechanism import Mechanism
+    from canal.features.queries import Queries
+    from canal.features.statistics import Statistics
     from canal.learning.tap import Tap
     from canal.privacy.randomness import Secret
     from canal.release.agreement import Agreement
-    from canal.release.calibration import CalibratedPlan
     from canal.release.manifest import Manifest
-    from canal.release.mechanism import Mechanism
-    from canal.release.queries import Queries
-    from canal.release.statistics import Statistics
 
 
 class Sites(Protocol):

@@ -25,6 +25,15 @@ import numpy as np
 
 from canal.data import overlap
 from canal.errors import ReleaseError
+from canal.features.ensemble import Ensemble
+from canal.features.mechanism import Mechanism
+from canal.features.options import Options
+from canal.features.plan import Plan
+from canal.features.queries import Queries
+from canal.features.rows import make_rows
+from canal.features.sites import LocalSites, Sites
+from canal.features.statistics import Statistics, compute
+from canal.features.store import FEATURES, Release
 from canal.files import replace_file
 from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret
@@ -32,12 +41,8 @@ from canal.release.agreement import SECRET, Agreement, digest
 from canal.release.card import render
 from canal.release.charges import charges, check_queries, covers
 from canal.release.conditions import check_fit, check_plan, noise_source
-from canal.release.ensemble import Ensemble
 from canal.release.manifest import SOFTWARE, Manifest
-from canal.release.mechanism import Mechanism
 from canal.release.noise import Noise
-from canal.release.options import Options
-from canal.release.plan import Plan
 from canal.release.publication import (
     check_protection,
     paid,
@@ -45,14 +50,9 @@ from canal.release.publication import (
     secret_of,
     telling,
 )
-from canal.release.queries import Queries
 from canal.release.record import About, check_kept, keep
-from canal.release.rows import make_rows
 from canal.release.shard import ROWS, Shard, describe_shard, shard_name, write_shard
-from canal.release.sites import LocalSites, Sites
 from canal.release.statement import Facts, stamp, state
-from canal.release.statistics import Statistics, compute
-from canal.release.store import FEATURES, Release
 from canal.release.workspace import Workspace, charge_key
 
 

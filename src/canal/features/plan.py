@@ -1,6 +1,6 @@
 r"""The plan: everything that determines what a release costs, fixed before any data is touched.
 
-A `Plan` is what a person asks for. `calibrate` (see `canal.release.calibration`) turns it, with
+A `Plan` is what a person asks for. `calibrate` (see `canal.features.calibration`) turns it, with
 the weights of the channels, into a `CalibratedPlan` that knows every sigma.
 """
 
@@ -19,7 +19,7 @@ from canal.privacy.units import UNITS, Participants, Unit
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from canal.release.calibration import CalibratedPlan
+    from canal.features.calibration import CalibratedPlan
 
 Allocation = Literal["canal", "uniform", "reverse", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
@@ -78,7 +78,7 @@ class Plan:
         trained_initialisation: the weights that all teachers start from were trained on the
             recipient's images, the queries. They are public, so the queries are not protected.
         releases: how many times each query is released with fresh noise. 1 is ours; more is the
-            per-iteration model of prior work (`canal.release.per_iteration`).
+            per-iteration model of prior work (`canal.features.per_iteration`).
         trust: `trusted`, an aggregator adds up what the sites say and adds the noise; or
             `secure-sum`, every site adds a share of the noise and only the sum is ever seen.
         colluding: t, the sites that may tell others their shares; the rest still hide everyone.
@@ -257,7 +257,7 @@ class Plan:
             weights: of the C channels, public or already privatised; or of M, taken as they are;
                 or None for flat ones.
         """
-        from canal.release.calibration import calibrate
+        from canal.features.calibration import calibrate
 
         return calibrate(self, weights)
 

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from canal.features.calibration import CalibratedPlan, feature_lattice
+from canal.features.clipping import Clipped, clip
+from canal.features.statistics import Statistics
 from canal.privacy.lattice import (
     TAIL_SIGMAS,
     Lattice,
@@ -23,9 +26,6 @@ from canal.privacy.lattice import (
     rounded_gaussian,
 )
 from canal.privacy.shares import check_share, share_std
-from canal.release.calibration import CalibratedPlan, feature_lattice
-from canal.release.clipping import Clipped, clip
-from canal.release.statistics import Statistics
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, ReleaseError
+from canal.features.plan import Plan
 from canal.release.folder import Folder
 from canal.release.manifest import Manifest
-from canal.release.plan import Plan
 from canal.release.shard import Shard, Stored
 
 if TYPE_CHECKING:

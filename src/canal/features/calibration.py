@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from canal.errors import InvalidValueError
+from canal.features.plan import Plan
 from canal.privacy.allocation import reverse_water_filling, uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.units import UNITS, Exposure, Unit
-from canal.release.plan import Plan
 
 if TYPE_CHECKING:
     from canal.privacy.lattice import Lattice

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from canal.errors import ReleaseError
-from canal.release.plan import Plan
+from canal.features.plan import Plan
 
 _log = logging.getLogger(__name__)
 

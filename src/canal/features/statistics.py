@@ -20,21 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import ReleaseError
+from canal.features.calibration import CalibratedPlan, statistic_lattice
+from canal.features.clipping import clip
 from canal.privacy.budget import Source
 from canal.privacy.lattice import rounded_gaussian
 from canal.privacy.posterior import posterior_mean
 from canal.privacy.shares import check_share, share_std
-from canal.release.calibration import CalibratedPlan, statistic_lattice
-from canal.release.clipping import clip
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from canal.features.plan import Plan
+    from canal.features.queries import Queries, QueryBatch
     from canal.learning.tap import Tap
     from canal.privacy.randomness import Stream
     from canal.release.noise import Noise
-    from canal.release.plan import Plan
-    from canal.release.queries import Queries, QueryBatch
 
 Name = Literal["caps", "importance"]
 Floats = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Rows: the one way from query images to the integers that are stored for them.
 
-Every release goes this way, in one process or over many. `canal.release.sites` adds up what
+Every release goes this way, in one process or over many. `canal.features.sites` adds up what
 teachers contribute; the audit (`canal.attacks`) asks it for sums, with teachers of its own.
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from canal.release.ensemble import Teacher
-from canal.release.mechanism import Mechanism
+from canal.features.ensemble import Teacher
+from canal.features.mechanism import Mechanism
+from canal.features.queries import Queries, QueryBatch
 from canal.release.noise import Noise
-from canal.release.queries import Queries, QueryBatch
 from canal.release.shard import Stored
 
 

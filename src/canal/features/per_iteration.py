@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.errors import ReleaseError
+from canal.features.clipping import Clipped
+from canal.features.mechanism import Mechanism
 from canal.learning.batches import to_float
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.randomness import Secret, Stream
 from canal.privacy.units import Exposure
-from canal.release.clipping import Clipped
-from canal.release.mechanism import Mechanism
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from canal.release.ensemble import Ensemble
-    from canal.release.plan import Plan
-    from canal.release.queries import Queries
+    from canal.features.ensemble import Ensemble
+    from canal.features.plan import Plan
+    from canal.features.queries import Queries
 
 
 class PerIterationRelease:

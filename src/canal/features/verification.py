@@ -13,8 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from canal.errors import ReleaseError
+from canal.features.calibration import CalibratedPlan
+from canal.features.mechanism import Mechanism
+from canal.features.plan import Plan
+from canal.features.statistics import Statistics, Sum
+from canal.features.store import Release
 from canal.privacy.ledger import Ledger
-from canal.release.calibration import CalibratedPlan
 from canal.release.card import render
 from canal.release.charges import covers
 from canal.release.checks import (
@@ -28,7 +32,6 @@ from canal.release.checks import (
 )
 from canal.release.conditions import check_noise, check_plan
 from canal.release.manifest import Manifest
-from canal.release.mechanism import Mechanism
 from canal.release.noise_check import (
     ALARM,
     COMPARED,
@@ -40,12 +43,9 @@ from canal.release.noise_check import (
     some,
     without_direction,
 )
-from canal.release.plan import Plan
 from canal.release.recompute import PublicInputs, recompute
 from canal.release.shard import TENSOR
 from canal.release.statement import Facts, state
-from canal.release.statistics import Statistics, Sum
-from canal.release.store import Release
 
 # Queries that are in memory at once.
 _ROWS = 32

@@ -1,0 +1,41 @@
+"""The feature release: clipped teacher features on public queries, summed, noised once, stored."""
+
+from typing import TYPE_CHECKING
+
+from canal.lazy import lazily
+
+if TYPE_CHECKING:
+    from canal.features.aggregator import create
+    from canal.features.ensemble import Ensemble, Teacher, load_ensemble
+    from canal.features.per_iteration import PerIterationRelease
+    from canal.features.plan import Plan
+    from canal.features.queries import Queries
+    from canal.features.store import Release
+    from canal.features.verification import verify
+
+# Loaded when first asked for: a plan does not wait for torch.
+_HOME = {
+    "Ensemble": "ensemble",
+    "PerIterationRelease": "per_iteration",
+    "Plan": "plan",
+    "Queries": "queries",
+    "Release": "store",
+    "Teacher": "ensemble",
+    "create": "aggregator",
+    "load_ensemble": "ensemble",
+    "verify": "verification",
+}
+
+__all__ = [
+    "Ensemble",
+    "PerIterationRelease",
+    "Plan",
+    "Queries",
+    "Release",
+    "Teacher",
+    "create",
+    "load_ensemble",
+    "verify",
+]
+
+__getattr__ = lazily(__name__, _HOME)
