@@ -26,13 +26,13 @@ def scene():
 @pytest.fixture
 def published(monkeypatch):
     """The results of this repository; one that is not there is not made: the test fails."""
-    path = Cell.path
+    kept = Cell._kept
 
     def there(cell, places):
-        found = path(cell, places)
-        assert found.is_file(), f"{found.name} is not there; `canal experiment` makes it"
+        found = kept(cell, places)
+        assert found is not None, f"{cell.slug} is not there; `canal experiment` makes it"
         return found
 
-    monkeypatch.setattr(Cell, "path", there)
+    monkeypatch.setattr(Cell, "_kept", there)
     root = Path(__file__).parents[2]
-    return Places(root, root, root / "results/cpu")
+    return Places(root, root, root / "paper/results/cpu.jsonl")

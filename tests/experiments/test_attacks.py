@@ -60,7 +60,7 @@ def test_the_page_is_what_the_cells_say():
         base_channels=8,
         training=TrainingSettings(steps=400, batch_size=8),
     )
-    places = Places(ROOT, ROOT, ROOT / "results/attacks")
+    places = Places(ROOT, ROOT, ROOT / "paper/results/attacks.jsonl")
     networks = [NetworksCell(replace(scene, seed=seed)) for seed in range(5)]
     made = [AttackCell(each, arm) for each in networks for arm in ARMS]
     assert missing(made, places) == []
@@ -68,7 +68,7 @@ def test_the_page_is_what_the_cells_say():
     page = (ROOT / "docs/attacks.md").read_text()
     for table in markdown(found).split("\n\n"):
         assert table.strip() in page
-    assert (places.results / "images.svg").read_text() == figure(found[: len(ARMS)])
+    assert (ROOT / "docs/figures/images.svg").read_text() == figure(found[: len(ARMS)])
 
 
 def test_an_interval_is_over_seeds():

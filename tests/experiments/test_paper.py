@@ -28,7 +28,7 @@ def made(tmp_path_factory):
         patch.setenv("CANAL_CACHE", str(home / "cache"))
         patch.chdir(home)
         said = call(home, "experiment", "all", "--smoke", timeout=900)
-        yield Places(home / "runs" / "data", home / "runs", home / "runs" / "smoke"), said
+        yield Places(home / "runs" / "data", home / "runs", home / "runs" / "smoke.jsonl"), said
 
 
 def test_every_table_and_figure_is_made(made):
@@ -48,7 +48,7 @@ def test_every_table_and_figure_is_made(made):
     ):
         assert page in said
     for name in ("ensemble-size", "qualitative", "composition"):
-        ET.parse(places.results / f"{name}.svg")  # noqa: S314  # our own
+        ET.parse(places.runs / "figures" / f"{name}.svg")  # noqa: S314  # our own
     assert (places.runs / "qualitative.png").is_file()
 
 
@@ -57,10 +57,10 @@ def test_a_second_run_makes_nothing(made, monkeypatch):
     monkeypatch.setattr(StudentCell, "make", None)
     monkeypatch.setattr(NetworksCell, "make", None)
     for name, experiment in EXPERIMENTS.items():
-        assert all(cell.path(places).is_file() for cell in experiment.cells(SMOKE)), name
+        assert all(cell.is_there(places) for cell in experiment.cells(SMOKE)), name
         assert experiment.page(SMOKE, places) in said
         for file, drawn in experiment.figures(SMOKE, places).items():
-            assert (places.results / file).read_text() == drawn
+            assert (places.runs / "figures" / file).read_text() == drawn
 
 
 def test_arms_share_all_but_one_thing(made):

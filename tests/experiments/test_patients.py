@@ -95,7 +95,7 @@ def test_without_noise_the_attack_finds_canaries(in_lines):
 
 def test_the_page_is_what_the_cells_say():
     """And the attack has power everywhere, and is nowhere above what the noise allows."""
-    places = Places(ROOT, ROOT, ROOT / "results/attacks/patients.jsonl")
+    places = Places(ROOT, ROOT, ROOT / "paper/results/patients.jsonl")
     made = cells(SEEDS)
     assert missing(made, places) == []
     found = [cell.result(places) for cell in made]

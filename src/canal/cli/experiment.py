@@ -19,7 +19,8 @@ experiment_app = typer.Typer(
     no_args_is_help=True, help="Make the tables of the documentation; a stopped run goes on."
 )
 _Data = Annotated[Path, typer.Option(help="Folder that holds the public data sets.")]
-_Out = Annotated[Path, typer.Option(help="Where the cells go.")]
+_Out = Annotated[Path, typer.Option(help="File of lines (JSONL), one a finished cell.")]
+_FIGURES = Path("docs/figures")
 _Runs = Annotated[Path, typer.Option(help="Where trainings and releases go.")]
 _Size = Annotated[int, typer.Option(help="Pixels a side.")]
 _Jobs = Annotated[int, typer.Option(help="Cells made at a time, each in a process of its own.")]
@@ -30,7 +31,7 @@ _Jobs = Annotated[int, typer.Option(help="Cells made at a time, each in a proces
 def teachers(
     *,
     data: _Data,
-    out: _Out = Path("results/teachers"),
+    out: _Out = Path("paper/results/teachers.jsonl"),
     runs: _Runs = Path("runs"),
     size: _Size = 64,
     jobs: _Jobs = 1,
@@ -55,7 +56,7 @@ def teachers(
 def attacks(
     *,
     data: _Data,
-    out: _Out = Path("results/attacks"),
+    out: _Out = Path("paper/results/attacks.jsonl"),
     runs: _Runs = Path("runs"),
     seeds: Annotated[int, typer.Option(help="How many, from --seed on.")] = 5,
     size: _Size = 64,
@@ -83,7 +84,8 @@ def attacks(
     cells = [AttackCell(each, arm, decoder_steps) for each in networks for arm in ARMS]
     _make(cells, places, jobs)
     made = [cell.result(places) for cell in cells]
-    (out / "images.svg").write_text(figure(made[: len(ARMS)]))
+    _FIGURES.mkdir(parents=True, exist_ok=True)
+    (_FIGURES / "images.svg").write_text(figure(made[: len(ARMS)]))
     typer.echo(markdown(made))
 
 
@@ -93,7 +95,7 @@ def patients(
     data: _Data,
     out: Annotated[
         Path, typer.Option(help="A file of lines, to which every finished cell is added.")
-    ] = Path("results/attacks/patients.jsonl"),
+    ] = Path("paper/results/patients.jsonl"),
     runs: _Runs = Path("runs"),
     seeds: Annotated[int, typer.Option(help="How many, from 0 on.")] = 2,
     jobs: _Jobs = 1,
@@ -118,7 +120,8 @@ def _paper(name: str, about: str) -> None:
             Path | None, typer.Option(help="Folder that holds the public data sets.")
         ] = None,
         out: Annotated[
-            Path | None, typer.Option(help="Where the cells go; results/PRESET unless given.")
+            Path | None,
+            typer.Option(help="File of lines; paper/results/PRESET.jsonl unless given."),
         ] = None,
         runs: _Runs = Path("runs"),
         preset: Annotated[
@@ -137,17 +140,19 @@ def _paper(name: str, about: str) -> None:
 
         if smoke:
             data = write_synthetic(runs / "data")
-            out = runs / "smoke" if out is None else out
+            out = runs / "smoke.jsonl" if out is None else out
         elif data is None:
             raise InvalidValueError("give --data, the folder of the data sets, or --smoke")
         size = PRESETS["smoke" if smoke else preset]
-        out = Path("results") / preset if out is None else out
+        out = Path("paper/results") / f"{preset}.jsonl" if out is None else out
+        figures = runs / "figures" if smoke else _FIGURES
         chosen = list(EXPERIMENTS) if name == "all" else [name]
         places = Places(data, runs, out)
         _make([cell for each in chosen for cell in EXPERIMENTS[each].cells(size)], places, jobs)
         for each in chosen:
             for file, drawn in EXPERIMENTS[each].figures(size, places).items():
-                (out / file).write_text(drawn)
+                figures.mkdir(parents=True, exist_ok=True)
+                (figures / file).write_text(drawn)
             typer.echo(EXPERIMENTS[each].page(size, places))
 
 

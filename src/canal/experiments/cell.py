@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -106,9 +107,8 @@ class Cell(ABC):
             return _plain(path.read_text()) if path.is_file() else None
         if not places.results.is_file():
             return None
-        mine = json.dumps({"slug": self.slug})[:-1]  # as `_append` begins a line
-        lines = places.results.read_text().splitlines()
-        return next((_plain(line) for line in lines if line.startswith(mine)), None)
+        state = places.results.stat()
+        return _lines(places.results, state.st_mtime_ns, state.st_size).get(self.slug)
 
     def result(self, places: Places, report: Report = say_nothing) -> dict[str, Any]:
         """Read what was made before, or make it and keep it, whole or not at all.
@@ -136,6 +136,12 @@ class Cell(ABC):
 def _plain(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+@lru_cache(maxsize=4)
+def _lines(path: Path, changed: int, size: int) -> dict[str, dict[str, Any]]:  # noqa: ARG001
+    """All cells of a file as it is now, by slug."""
+    return {found["slug"]: found for found in map(_plain, path.read_text().splitlines())}
 
 
 def _append(places: Places, line: dict[str, Any]) -> None:
