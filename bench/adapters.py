@@ -19,9 +19,7 @@ from canal.gradients.gradients import Gradients
 from canal.gradients.moments import Moments
 from canal.gradients.norm import apart
 from canal.gradients.patients import Patients
-from canal.learning.batches import to_float
-from canal.learning.loss import task_loss
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture, task_loss, to_float
 from canal.privacy.lattice import Lattice
 
 PATIENTS = 64

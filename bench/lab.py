@@ -20,7 +20,7 @@ from canal.features.ensemble import Ensemble, load_ensemble
 from canal.federation.settings import Order
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
-from canal.learning.unet import UNetArchitecture, weights_digest
+from canal.learning.networks import UNetArchitecture, weights_digest
 
 if TYPE_CHECKING:
     from canal.features.plan import Plan, Trust

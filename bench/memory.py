@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.ratio import Ratio
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 
 _PEAK = """
 import resource, sys

@@ -15,15 +15,14 @@ from torch import nn
 
 from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
 from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher
 from canal.features.plan import Plan
 from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.learning.tap import Tap
-from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, weights_digest
 from canal.privacy.units import Participants
 
 ENCODER = ("conv_0", "down_1", "down_2", "down_3", "down_4")

@@ -11,7 +11,7 @@ import torch
 
 from bench.ratio import Ratio, compare
 from bench.release import _ensemble, _plan
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
 from canal.distill.run import Objective
 from canal.distill.student import Student
@@ -21,11 +21,9 @@ from canal.features.mechanism import Mechanism
 from canal.features.per_iteration import PerIterationRelease
 from canal.features.queries import Queries
 from canal.features.statistics import Statistics
-from canal.learning.batches import Batches
-from canal.learning.mode import evaluating
+from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, evaluating
 from canal.learning.settings import DistillSettings
-from canal.learning.tap import Tap
-from canal.learning.unet import BOTTLENECK, UNetArchitecture
+from canal.learning.training import Batches
 from canal.privacy.randomness import Secret
 
 STEPS = 8

@@ -11,17 +11,15 @@ import numpy as np
 import torch
 
 from bench.ratio import Ratio, compare
-from canal.data import cache
+from canal.data.arrays import Arrays
 from canal.data.decode import decode_image, decode_mask
+from canal.data.load import load_cases
 from canal.data.readers import read
 from canal.data.synthetic import generate, write
-from canal.learning.batches import Batches, to_float
-from canal.learning.deformation import deformed
-from canal.learning.loss import task_loss
+from canal.learning.augmentation import deformed
+from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, task_loss, to_float
 from canal.learning.settings import TrainingSettings
-from canal.learning.tap import Tap
-from canal.learning.training import fit
-from canal.learning.unet import BOTTLENECK, UNetArchitecture
+from canal.learning.training import Batches, fit
 
 SIZE = (64, 64)
 
@@ -36,9 +34,9 @@ def ratios() -> Iterator[Ratio]:
     yield second_epoch_against_decoding()
 
 
-def _arrays(count: int) -> cache.Arrays:
+def _arrays(count: int) -> Arrays:
     made = generate(count, size=SIZE)
-    return cache.Arrays(made.ids, made.images, made.masks, "bench")
+    return Arrays(made.ids, made.images, made.masks, "bench")
 
 
 def step_against_bare_loop() -> Ratio:
@@ -179,7 +177,7 @@ def second_epoch_against_decoding() -> Ratio:
         folder = Path(name)
         write(folder / "data", 150, size=(128, 128))
         cases = read(folder / "data").cases
-        arrays = cache.load(cases, size=SIZE, channels=3, folder=folder / "cache")
+        arrays = load_cases(cases, size=SIZE, channels=3, folder=folder / "cache")
         order = np.random.default_rng(0).permutation(len(cases))
 
         def cached() -> int:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.features.plan import Plan
 from canal.privacy.units import Participants
 
@@ -16,7 +16,7 @@ SIZE = (32, 32)  # 128 channels of 2 x 2 at the bottleneck
 
 @pytest.fixture(scope="session")
 def architecture():
-    from canal.learning.unet import UNetArchitecture
+    from canal.learning.networks import UNetArchitecture
 
     return UNetArchitecture(in_channels=1, base_channels=8)
 
@@ -47,8 +47,7 @@ def teachers(initialisation):
 def ensemble(initialisation, teachers):
     """Three teachers and the initialisation that they share."""
     from canal.features.ensemble import Ensemble, Teacher
-    from canal.learning.tap import Tap
-    from canal.learning.unet import BOTTLENECK, weights_digest
+    from canal.learning.networks import BOTTLENECK, Tap, weights_digest
 
     return Ensemble(
         tuple(
@@ -106,7 +105,7 @@ def checkpoints(tmp_path_factory, architecture, initialisation, teachers):
     """The same networks as folders: `.init` and `.teachers`, as the command line reads them."""
     from canal.learning import checkpoint
     from canal.learning.checkpoint import Checkpoint
-    from canal.learning.unet import weights_digest
+    from canal.learning.networks import weights_digest
 
     folder = tmp_path_factory.mktemp("checkpoints")
     common = {

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from canal.features.queries import Queries
     from canal.features.store import Release
     from canal.gradients.kinds import verify
+    from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import DistillSettings, TrainingSettings
     from canal.learning.teacher import initialise
     from canal.learning.teacher import train as train_teacher
-    from canal.learning.unet import UNetArchitecture
     from canal.privacy.ledger import Ledger
     from canal.release.record import About
 
@@ -34,7 +34,7 @@ _HOME = {
     "Queries": "features.queries",
     "Release": "features.store",
     "TrainingSettings": "learning.settings",
-    "UNetArchitecture": "learning.unet",
+    "UNetArchitecture": "learning.networks",
     "create_release": "features.aggregator:create",
     "initialise": "learning.teacher",
     "load": "data.load",

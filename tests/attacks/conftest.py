@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.features.plan import Plan
 from canal.gradients.basis import Basis, Factors
 from canal.privacy import Ledger, Participants, Secret
@@ -110,8 +110,7 @@ def networks():
 @pytest.fixture(scope="session")
 def ensemble(networks):
     from canal.features.ensemble import Ensemble, Teacher
-    from canal.learning.tap import Tap
-    from canal.learning.unet import weights_digest
+    from canal.learning.networks import Tap, weights_digest
 
     return Ensemble(
         tuple(

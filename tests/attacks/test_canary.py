@@ -18,8 +18,7 @@ def moved(ensemble, networks, site, amount):
     import torch
 
     from canal.features.ensemble import Ensemble, Teacher
-    from canal.learning.tap import Tap
-    from canal.learning.unet import weights_digest
+    from canal.learning.networks import Tap, weights_digest
 
     network = copy.deepcopy(networks[site])
     with torch.no_grad():
@@ -158,14 +157,14 @@ def test_a_teacher_trained_with_and_without_one_patient(tmp_path):
     Trained twice on the same cohort, a teacher is the same to the bit: no difference would be
     anything but the patient's.
     """
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.data.synthetic import generate
     from canal.features.aggregator import create
     from canal.features.ensemble import load_ensemble
     from canal.features.plan import Plan
+    from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train
-    from canal.learning.unet import UNetArchitecture
     from canal.privacy import Participants
 
     made = generate(48, size=(32, 32))

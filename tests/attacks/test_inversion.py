@@ -6,7 +6,7 @@ from PIL import Image
 
 from canal.attacks.finding import NOTHING
 from canal.attacks.inversion import invert, likeness
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 
 

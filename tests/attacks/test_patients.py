@@ -12,14 +12,14 @@ from canal.attacks.lira import Shadows
 from canal.attacks.patients import Target, attack_canaries, attack_patients
 from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import noiseless_rows
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 from canal.features.aggregator import create
 from canal.features.ensemble import load_ensemble
 from canal.features.queries import Queries
+from canal.learning.networks import UNetArchitecture
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import initialise, train
-from canal.learning.unet import UNetArchitecture
 
 SHORT = TrainingSettings(steps=2, batch_size=4, save_every=2)
 
@@ -95,7 +95,7 @@ def test_from_shadows_to_a_finding(site, allocation, monkeypatch):
     assert len(set(networks)) == 8
     first = {path: (path / "weights.safetensors").stat().st_mtime_ns for path in networks}
     monkeypatch.setattr(
-        "canal.learning.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
+        "canal.learning.runs.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
     assert train_shadows(*places) == networks
     assert first == {path: (path / "weights.safetensors").stat().st_mtime_ns for path in networks}

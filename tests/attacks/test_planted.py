@@ -5,7 +5,7 @@ import pytest
 
 from canal.attacks.planted import KINDS, plant
 from canal.attacks.shadows import Pool
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 
 

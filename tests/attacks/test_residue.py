@@ -203,7 +203,7 @@ def test_other_teachers_are_told_from_a_fault(make_release, look, ensemble, netw
     """
     import torch
 
-    from canal.learning.tap import Tap
+    from canal.learning.networks import Tap
 
     others = []
     for teacher in ensemble.teachers:
@@ -224,8 +224,7 @@ def test_a_channel_whose_cap_is_zero_has_noise_as_well(
     """Its features are all zero for a reader, and its integers are in the folder all the same."""
     import torch
 
-    from canal.learning.tap import Tap
-    from canal.learning.unet import weights_digest
+    from canal.learning.networks import Tap, weights_digest
 
     silent = copy.deepcopy(networks["init"])
     with torch.no_grad():

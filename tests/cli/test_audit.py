@@ -26,9 +26,9 @@ def home(tmp_path_factory):
     from canal.features.aggregator import create
     from canal.features.ensemble import load_ensemble
     from canal.features.queries import Queries
+    from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train
-    from canal.learning.unet import UNetArchitecture
 
     home = tmp_path_factory.mktemp("audit")
     before = os.environ.get("CANAL_CACHE")

@@ -11,30 +11,31 @@ from typed import call_here
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A student that learned alone, and was measured; made without the command line, for speed."""
-    from canal.data import cache
+    from canal.data.load import load_cases
     from canal.data.readers import read
     from canal.data.split import make_split
     from canal.data.synthetic import write
     from canal.distill.run import train
-    from canal.learning import checkpoint, evaluate
+    from canal.learning import checkpoint, evaluation
+    from canal.learning.networks import UNetArchitecture
+    from canal.learning.prediction import predict
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise
-    from canal.learning.unet import UNetArchitecture
 
     home = tmp_path_factory.mktemp("report")
     write(home / "data", 24, size=(32, 32))
     cases = read(home / "data").cases
     split = make_split(cases, test=0.25, recipient=6)
     split.write(home / "split.json")
-    arrays = cache.load(cases, size=(32, 32), channels=3, folder=home / "cache")
+    arrays = load_cases(cases, size=(32, 32), channels=3, folder=home / "cache")
     init, alone = home / "run" / "init", home / "run" / "alone"
     initialise(init, UNetArchitecture(in_channels=3, base_channels=8), seed=0, size=(32, 32))
     training = TrainingSettings(steps=2, batch_size=4)
     train(alone, init, arrays.rows(split.recipient), training, mode="alone")
     test = arrays.rows(split.test)
     network, _ = checkpoint.load(alone)
-    found = evaluate.scores(evaluate.predict(network, test), test)
-    evaluate.write_csv(alone / "scores.csv", found)
+    found = evaluation.scores(predict(network, test), test)
+    evaluation.write_csv(alone / "scores.csv", found)
     return home
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from canal.data import cache
-from canal.data.cache import copy_rows, count_channels, default_folder, load
+from canal.data import load as loading
+from canal.data.arrays import copy_rows
 from canal.data.case import Case
 from canal.data.decode import decode_image, decode_mask
+from canal.data.load import count_channels, default_folder, load_cases
 from canal.errors import DataError
 
 
@@ -46,7 +47,7 @@ def _refuse(*args, **kwargs):
 
 
 def test_rows_are_the_decoded_cases(cases, place):
-    arrays = load(cases, size=(16, 12), folder=place)
+    arrays = load_cases(cases, size=(16, 12), folder=place)
     assert arrays.ids == ("a", "b", "c")
     assert arrays.images.shape == (3, 3, 16, 12)
     assert arrays.masks.shape == (3, 1, 16, 12)
@@ -58,21 +59,21 @@ def test_rows_are_the_decoded_cases(cases, place):
 
 def test_the_second_load_decodes_nothing(cases, place, monkeypatch):
     steps = []
-    first = load(cases, size=(16, 12), channels=3, folder=place, progress=steps.append)
+    first = load_cases(cases, size=(16, 12), channels=3, folder=place, progress=steps.append)
     assert steps == [1, 1, 1]
     for name in ("decode", "decode_image", "open_picture"):
-        monkeypatch.setattr(cache, name, _refuse)
-    second = load(cases, size=(16, 12), channels=3, folder=place, progress=_refuse)
+        monkeypatch.setattr(loading, name, _refuse)
+    second = load_cases(cases, size=(16, 12), channels=3, folder=place, progress=_refuse)
     assert second.digest == first.digest
     assert np.array_equal(second.images, first.images)
     assert np.array_equal(second.masks, first.masks)
     with pytest.raises(AssertionError, match="a file was decoded"):
-        load(cases, size=(16, 13), channels=3, folder=place)
+        load_cases(cases, size=(16, 13), channels=3, folder=place)
 
 
 def test_arrays_are_mapped_and_cannot_be_written_to(cases, place):
-    load(cases, size=(16, 12), folder=place)
-    arrays = load(cases, size=(16, 12), folder=place)
+    load_cases(cases, size=(16, 12), folder=place)
+    arrays = load_cases(cases, size=(16, 12), folder=place)
     for array in (arrays.images, arrays.masks):
         assert isinstance(array, np.memmap)
         with pytest.raises(ValueError, match="read-only"):
@@ -80,9 +81,9 @@ def test_arrays_are_mapped_and_cannot_be_written_to(cases, place):
 
 
 def test_new_content_under_an_old_name_is_decoded_anew(cases, folder, place):
-    before = load(cases, size=(24, 20), folder=place)
+    before = load_cases(cases, size=(24, 20), folder=place)
     folder.mask("masks/b.png", box=(0, 1, 0, 1))
-    after = load(cases, size=(24, 20), folder=place)
+    after = load_cases(cases, size=(24, 20), folder=place)
     assert after.digest != before.digest
     assert after.masks[1].sum() == 1
     assert before.masks[1].sum() > 1  # what someone else has mapped does not change
@@ -92,19 +93,19 @@ def test_new_content_under_an_old_name_is_decoded_anew(cases, folder, place):
     "change", [{"size": (12, 16)}, {"channels": 1}, {"order": -1}, {"labels": (255,)}]
 )
 def test_whatever_determines_the_pixels_is_in_the_key(cases, place, change):
-    before = load(cases, size=(16, 12), channels=3, folder=place)
+    before = load_cases(cases, size=(16, 12), channels=3, folder=place)
     changed = [
         Case(case.id, case.image, case.masks, case.group, labels=change.get("labels", ()))
         for case in cases[:: change.get("order", 1)]
     ]
     size, channels = change.get("size", (16, 12)), change.get("channels", 3)
-    after = load(changed, size=size, channels=channels, folder=place)
+    after = load_cases(changed, size=size, channels=channels, folder=place)
     assert after.digest != before.digest
     assert after.images.shape == (3, channels, *size)
 
 
 def test_the_same_content_elsewhere_has_the_same_key(cases, folder, place, tmp_path):
-    before = load(cases, size=(16, 12), folder=place)
+    before = load_cases(cases, size=(16, 12), folder=place)
     folder.root.rename(tmp_path / "moved")
     moved = [
         Case(
@@ -115,13 +116,13 @@ def test_the_same_content_elsewhere_has_the_same_key(cases, folder, place, tmp_p
         )
         for case in cases
     ]
-    assert load(moved, size=(16, 12), folder=place).digest == before.digest
+    assert load_cases(moved, size=(16, 12), folder=place).digest == before.digest
 
 
 def test_private_pixels_are_for_their_owner_only(cases, place):
     before = os.umask(0)
     try:
-        load(cases, size=(16, 12), folder=place)
+        load_cases(cases, size=(16, 12), folder=place)
     finally:
         os.umask(before)
     made = [place, *place.iterdir()]
@@ -132,7 +133,7 @@ def test_private_pixels_are_for_their_owner_only(cases, place):
 def test_nothing_is_left_behind_when_a_file_is_broken(cases, folder, place):
     folder.cut("images/c.png")
     with pytest.raises(DataError, match=r"c\.png cannot be decoded"):
-        load(cases, size=(16, 12), folder=place)
+        load_cases(cases, size=(16, 12), folder=place)
     assert list(place.iterdir()) == []
 
 
@@ -142,18 +143,19 @@ def test_a_slower_twin_takes_what_the_faster_one_left(cases, place):
     def overtaken(_):
         if not twin:
             twin.append(None)
-            twin[0] = load(cases, size=(16, 12), folder=place)
+            twin[0] = load_cases(cases, size=(16, 12), folder=place)
 
-    slow = load(cases, size=(16, 12), folder=place, progress=overtaken)
+    slow = load_cases(cases, size=(16, 12), folder=place, progress=overtaken)
     assert np.array_equal(slow.images, twin[0].images)
     assert [path.name for path in place.iterdir()] == [slow.digest[:32]]
 
 
 def test_two_processes_at_once(cases, folder, place):
     program = (
-        "import sys; from pathlib import Path; from canal.data import cache, readers; "
+        "import sys; from pathlib import Path; from canal.data import readers; "
+        "from canal.data.load import load_cases; "
         "data = readers.read(sys.argv[1]); sys.stdin.readline(); "
-        "print(cache.load(data.cases, size=(16, 12), folder=Path(sys.argv[2])).images.sum())"
+        "print(load_cases(data.cases, size=(16, 12), folder=Path(sys.argv[2])).images.sum())"
     )
     both = [
         subprocess.Popen(
@@ -168,15 +170,15 @@ def test_two_processes_at_once(cases, folder, place):
         process.stdin.write("go\n")
         process.stdin.flush()
     said = [process.communicate()[0] for process in both]
-    expected = load(cases, size=(16, 12), folder=place)
+    expected = load_cases(cases, size=(16, 12), folder=place)
     assert said == [f"{expected.images.sum()}\n"] * 2
     assert [path.name for path in place.iterdir()] == [expected.digest[:32]]
 
 
 def test_what_was_decoded_by_other_rules_is_decoded_anew(cases, place, monkeypatch):
-    new = load(cases, size=(16, 12), folder=place)
-    monkeypatch.setattr(cache, "_VERSION", cache._VERSION - 1)
-    old = load(cases, size=(16, 12), folder=place)
+    new = load_cases(cases, size=(16, 12), folder=place)
+    monkeypatch.setattr(loading, "_VERSION", loading._VERSION - 1)
+    old = load_cases(cases, size=(16, 12), folder=place)
     assert old.digest != new.digest
     assert len(list(place.iterdir())) == 2
 
@@ -185,13 +187,13 @@ def test_all_broken_files_are_named_at_once(cases, folder, place):
     for name in "ab":
         folder.cut(f"images/{name}.png")
     with pytest.raises(DataError, match=r"a\.png cannot be decoded .*b\.png") as caught:
-        load(cases, size=(16, 12), folder=place)
+        load_cases(cases, size=(16, 12), folder=place)
     assert "--accept" not in str(caught.value)
     assert "c.png" not in str(caught.value)
 
 
 def test_rows_by_id(cases, place):
-    arrays = load(cases, size=(16, 12), folder=place)
+    arrays = load_cases(cases, size=(16, 12), folder=place)
     some = arrays.rows(["c", "a"])
     assert some.ids == ("c", "a")
     assert np.array_equal(some.images, arrays.images[[2, 0]])
@@ -201,7 +203,7 @@ def test_rows_by_id(cases, place):
 
 def test_copied_rows_are_their_own(cases, place):
     """Of a mapped file and of an array in memory alike; the file can be read on afterwards."""
-    mapped = load(cases, size=(16, 12), folder=place).images
+    mapped = load_cases(cases, size=(16, 12), folder=place).images
     whole = np.array(mapped)
     for array in (mapped, whole):
         rows = copy_rows(array, 1, 3)
@@ -237,7 +239,7 @@ def test_copied_rows_leave_nothing_of_the_file_in_memory(tmp_path):
 
 
 def test_rows_that_are_not_there(cases, place):
-    arrays = load(cases, size=(16, 12), folder=place)
+    arrays = load_cases(cases, size=(16, 12), folder=place)
     with pytest.raises(DataError, match=r"1 cases of the split are not in the data \(gone, …\)"):
         arrays.rows(["a", "gone"])
 
@@ -246,7 +248,7 @@ def test_volumes(folder, place):
     for name in "ab":
         folder.scan(f"images/{name}.nii.gz")
         folder.volume(f"masks/{name}.nii.gz", np.ones((8, 9, 10), np.uint8))
-    arrays = load(_listed(folder, "ab", "nii.gz"), size=(8, 8, 8), folder=place)
+    arrays = load_cases(_listed(folder, "ab", "nii.gz"), size=(8, 8, 8), folder=place)
     assert arrays.images.shape == arrays.masks.shape == (2, 1, 8, 8, 8)
     assert arrays.masks.all()
 
@@ -254,18 +256,18 @@ def test_volumes(folder, place):
 @pytest.mark.parametrize("size", [(16,), (16, 16, 16)])
 def test_a_size_of_other_dimensions_is_refused(cases, place, size):
     with pytest.raises(DataError, match=rf"has {len(size)} sides, but a has 2; give 2 lengths"):
-        load(cases, size=size, folder=place)
+        load_cases(cases, size=size, folder=place)
 
 
 def test_no_cases_no_files_and_unlike_channels_are_errors(cases, folder, place):
     with pytest.raises(DataError, match="there are no cases to load; check the folder"):
-        load([], size=(16, 12), folder=place)
+        load_cases([], size=(16, 12), folder=place)
     double = Case("double", cases[0].image * 2, cases[0].masks, "double")
     with pytest.raises(DataError, match="double has 6 channels, others have 3; all cases"):
-        load([*cases, double], size=(16, 12), folder=place)
+        load_cases([*cases, double], size=(16, 12), folder=place)
     (folder.root / "images/b.png").unlink()
     with pytest.raises(DataError, match=r"b\.png cannot be read: No such file.*replace"):
-        load(cases, size=(16, 12), channels=3, folder=place)
+        load_cases(cases, size=(16, 12), channels=3, folder=place)
 
 
 @pytest.mark.parametrize(("colours", "channels"), [("ggg", 1), ("ggc", 3), ("ttt", 1)])
@@ -287,7 +289,7 @@ def test_where_the_cache_is_by_default(monkeypatch, tmp_path):
 
 
 def test_images_without_their_labels_stand_beside_those_with_them(cases, place):
-    arrays = load(cases, size=(16, 12), folder=place)
+    arrays = load_cases(cases, size=(16, 12), folder=place)
     blind = arrays.without_labels()
     assert not blind.masks.any()
     assert not blind.labelled.any()
@@ -299,4 +301,4 @@ def test_images_without_their_labels_stand_beside_those_with_them(cases, place):
     with pytest.raises(DataError, match="there twice"):
         arrays.beside(arrays)
     with pytest.raises(DataError, match="do not go together"):
-        arrays.beside(load(cases, size=(12, 12), folder=place).without_labels())
+        arrays.beside(load_cases(cases, size=(12, 12), folder=place).without_labels())

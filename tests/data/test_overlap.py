@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from canal.data import overlap
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import DataError
 
 

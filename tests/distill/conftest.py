@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 
 SIZE = (64, 64)  # 128 channels of 4 x 4 at the bottleneck
 
@@ -14,8 +14,8 @@ SIZE = (64, 64)  # 128 channels of 4 x 4 at the bottleneck
 @pytest.fixture(scope="session")
 def init(tmp_path_factory):
     """Folder of a shared initialisation."""
+    from canal.learning.networks import UNetArchitecture
     from canal.learning.teacher import initialise
-    from canal.learning.unet import UNetArchitecture
 
     folder = tmp_path_factory.mktemp("student") / "init"
     initialise(folder, UNetArchitecture(in_channels=1, base_channels=8), seed=0, size=SIZE)
@@ -42,8 +42,7 @@ def make_release(tmp_path_factory, init, arrays):
 
     from canal.features import Ensemble, Plan, Queries, Teacher, create
     from canal.learning import checkpoint
-    from canal.learning.tap import Tap
-    from canal.learning.unet import BOTTLENECK, weights_digest
+    from canal.learning.networks import BOTTLENECK, Tap, weights_digest
     from canal.privacy.units import Participants
 
     shared, about = checkpoint.load(init)

@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 from canal.data.readers import read
-from canal.distill.predict import predict
 from canal.errors import DataError
 from canal.learning.checkpoint import Checkpoint
+from canal.learning.prediction import write_masks
 
 
 class Bright(torch.nn.Module):
@@ -33,7 +33,7 @@ def test_pictures_keep_name_and_size(tmp_path):
         truth[name.rsplit(".", 1)[0]] = left
     data = read(tmp_path / "in", unlabelled=True)
     assert [case.masks for case in data.cases] == [(), ()]
-    written = predict(Bright(), made((32, 32)), data.cases, tmp_path / "out")
+    written = write_masks(Bright(), made((32, 32)), data.cases, tmp_path / "out")
     assert written == [tmp_path / "out" / name for name in ("a.png", "ward/b.png")]
     for case, path in zip(data.cases, written, strict=True):
         mask = np.asarray(Image.open(path))
@@ -51,7 +51,7 @@ def test_volumes_keep_shape_and_place(tmp_path):
     nibabel.save(nibabel.Nifti1Image(scan, affine), tmp_path / "in" / "scan.nii.gz")
     data = read(tmp_path / "in", unlabelled=True)
     assert data.spatial_dims == 3
-    (path,) = predict(Bright(), made((32, 32, 32)), data.cases, tmp_path / "out")
+    (path,) = write_masks(Bright(), made((32, 32, 32)), data.cases, tmp_path / "out")
     found = nibabel.load(path)
     assert path.name == "scan.nii.gz"
     assert found.shape == scan.shape

@@ -18,11 +18,11 @@ from canal.errors import CheckpointError, InvalidValueError, ReleaseError
 from canal.gradients.kinds import open_release
 from canal.gradients.taught import load_taught, save_taught
 from canal.learning import checkpoint
-from canal.learning.batches import Batches, orient
-from canal.learning.loss import task_loss
+from canal.learning.augmentation import orient
+from canal.learning.networks import BOTTLENECK, UNetArchitecture, task_loss, weights_digest
 from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.teacher import initialise
-from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.learning.training import Batches
 from canal.release.manifest import MANIFEST, Manifest
 
 SIZE = (64, 64)

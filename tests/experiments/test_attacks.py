@@ -32,7 +32,7 @@ def test_cells_go_on_and_are_made_once(cells, places, monkeypatch):
         run_grid(cells, places)
     monkeypatch.setattr(attacks, "invert", invert)
     monkeypatch.setattr(
-        "canal.learning.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
+        "canal.learning.runs.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
     assert run_grid(cells, places) == {}
     silent, between, noisy = (cell.result(places) for cell in cells)

@@ -15,7 +15,7 @@ from canal.experiments.course import Course
 from canal.experiments.taught import Lesson, PupilCell
 from canal.gradients.patients import Patients
 from canal.learning import checkpoint
-from canal.learning.evaluate import predict
+from canal.learning.prediction import predict
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import labelled_by
 

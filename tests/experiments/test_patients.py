@@ -60,7 +60,7 @@ def test_cells_are_lines_of_one_file(in_lines, monkeypatch):
     assert len(lines) == 4
     assert missing(made, in_lines) == []
     monkeypatch.setattr(
-        "canal.learning.folder.fit", lambda *a, **k: pytest.fail("trained a second time")
+        "canal.learning.runs.fit", lambda *a, **k: pytest.fail("trained a second time")
     )
     assert run_grid(made, in_lines) == {}
     assert in_lines.results.read_text().splitlines() == lines

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
 from canal.gradients.plan import AdapterPlan
 from gradients.place import FEW, Place
@@ -35,9 +35,9 @@ def recipient(patients_of):
 @pytest.fixture(scope="session")
 def init(tmp_path_factory, recipient):
     """Folder of a shared initialisation that was trained for a moment."""
+    from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise
-    from canal.learning.unet import UNetArchitecture
 
     folder = tmp_path_factory.mktemp("adapters") / "init"
     initialise(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients

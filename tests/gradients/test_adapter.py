@@ -7,7 +7,7 @@ from torch import nn
 
 from canal.errors import InvalidValueError
 from canal.gradients.adapter import Adapter, Coordinates, merge
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture
 from gradients.place import FEW
 
 

@@ -14,7 +14,7 @@ from canal.gradients.moments import Moments
 from canal.gradients.shared import share
 from canal.gradients.store import BASIS, AdapterRelease, read_basis, write_basis
 from canal.gradients.verification import verify
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture
 from gradients.pictures import pictures
 from gradients.place import FEW
 

@@ -10,8 +10,7 @@ from torch.nn.utils import parametrizations
 from canal.errors import InvalidValueError
 from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
-from canal.learning.loss import task_loss
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture, task_loss
 from gradients.pictures import pictures
 from gradients.place import FEW
 

@@ -10,7 +10,7 @@ from canal.gradients.gradients import Gradients
 from canal.gradients.machine import check_rows
 from canal.gradients.moments import Moments
 from canal.gradients.shared import share
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture
 from gradients.pictures import pictures
 from gradients.place import FEW
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import DataError, InvalidValueError
 from canal.gradients.clip import Clip
 from canal.gradients.patients import Patients
-from canal.learning.batches import augmented, to_float
+from canal.learning.augmentation import augmented
+from canal.learning.networks import to_float
 from canal.privacy import Lattice
 
 LATTICE = Lattice(2.0**-16)

@@ -13,7 +13,7 @@ from canal.gradients.public import measure
 from canal.gradients.shared import share
 from canal.gradients.start import settled
 from canal.learning import checkpoint
-from canal.learning.unet import weights_digest
+from canal.learning.networks import weights_digest
 from canal.release.workspace import Workspace
 from gradients.place import FEW
 

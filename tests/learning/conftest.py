@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,9 @@ import json
 
 from safetensors import safe_open
 
-from canal.learning.batches import Batches
-from canal.learning.training import METRICS, STATE, TrainingSettings, fit
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture
+from canal.learning.settings import TrainingSettings
+from canal.learning.training import METRICS, STATE, Batches, fit
 
 ARCHITECTURE = UNetArchitecture(in_channels=1, base_channels=8)
 SHORT = TrainingSettings(steps=6, batch_size=3, save_every=2, seed=1)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from canal.errors import InvalidValueError
-from canal.learning.alignment import alignment
+from canal.learning.networks import alignment
 
 
 def features(seed, *shape):

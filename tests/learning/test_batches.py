@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from canal.errors import InvalidValueError
-from canal.learning.batches import Batches, orient, orientation_count, to_float
+from canal.learning.augmentation import orient, orientation_count
+from canal.learning.networks import to_float
+from canal.learning.training import Batches
 
 SIZES = [(6, 6), (4, 6), (4, 6, 6), (6, 4, 2), (4, 4, 4)]
 

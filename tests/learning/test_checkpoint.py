@@ -17,7 +17,7 @@ from torch import nn
 from canal.errors import CheckpointError
 from canal.learning import checkpoint
 from canal.learning.checkpoint import DESCRIPTION, WEIGHTS, Checkpoint
-from canal.learning.unet import UNetArchitecture, weights_digest
+from canal.learning.networks import UNetArchitecture, weights_digest
 
 SMALL = UNetArchitecture(in_channels=1, base_channels=8)
 ABOUT = Checkpoint(

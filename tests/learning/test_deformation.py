@@ -6,8 +6,8 @@ import torch
 from scipy.linalg import expm
 from scipy.ndimage import center_of_mass, map_coordinates, zoom
 
-from canal.learning import deformation
-from canal.learning.deformation import deformed
+from canal.learning import augmentation as deformation
+from canal.learning.augmentation import deformed
 
 SIZES = [(24, 24), (16, 32), (8, 12, 16)]
 PARTS = ("_TURN", "_SIZE", "_STRETCH", "_SHIFT", "_BEND", "_GAMMA", "_NOISE")

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.learning.batches import Batch
-from canal.learning.device import best, home
-from canal.learning.tap import Tap
+from canal.learning.networks import Tap, best, home
+from canal.learning.training import Batch
 
 
 def test_a_gpu_is_taken_where_there_is_one(monkeypatch):

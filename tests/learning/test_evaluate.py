@@ -10,9 +10,10 @@ from PIL import Image
 from scipy import ndimage
 from torch import nn
 
-from canal.data.cache import Arrays
-from canal.learning import evaluate
-from canal.learning.evaluate import Score, predict, scores, summary, write_csv, write_grid
+from canal.data.arrays import Arrays
+from canal.learning import prediction
+from canal.learning.evaluation import Score, scores, summary, write_csv, write_grid
+from canal.learning.prediction import predict
 
 
 def truth_of(masks):
@@ -210,5 +211,5 @@ def test_a_grid_of_fewer_images_than_asked_for(tmp_path, make_arrays):
 
 def test_batches_of_evaluation_are_bounded(make_arrays):
     network = Threshold()
-    predict(network, make_arrays(evaluate._BATCH + 1))
-    assert network.batches == [evaluate._BATCH, 1]
+    predict(network, make_arrays(prediction._BATCH + 1))
+    assert network.batches == [prediction._BATCH, 1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from monai.losses import DiceCELoss
 
-from canal.learning.loss import task_loss
+from canal.learning.networks import task_loss
 
 
 def problem(*size, seed=0, dtype=torch.float32):

@@ -5,8 +5,8 @@ import torch
 from canal.features.ensemble import load_ensemble
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
+from canal.learning.networks import UNetArchitecture, weights_digest
 from canal.learning.teacher import is_random, trained_on
-from canal.learning.unet import UNetArchitecture, weights_digest
 
 
 def save(folder, network, **notes):

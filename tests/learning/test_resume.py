@@ -17,8 +17,8 @@ from torch import nn
 
 from canal.errors import CheckpointError
 from canal.learning import training
+from canal.learning.networks import UNetArchitecture, weights_digest
 from canal.learning.training import METRICS, STATE, fit
-from canal.learning.unet import UNetArchitecture, weights_digest
 from learning.runs import SHORT, batches_of, lines, step_of, trained
 
 WORKER = Path(__file__).parent / "training_worker.py"

@@ -11,8 +11,10 @@ import pytest
 from canal.data import overlap
 from canal.errors import CheckpointError, InvalidValueError
 from canal.learning import checkpoint
-from canal.learning.evaluate import predict
-from canal.learning.folder import LOCK, RunFolder
+from canal.learning.networks import UNetArchitecture, weights_digest
+from canal.learning.prediction import predict
+from canal.learning.runs import LOCK, RunFolder
+from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import (
     go_on,
     initialise,
@@ -21,8 +23,6 @@ from canal.learning.teacher import (
     train,
     trained_on,
 )
-from canal.learning.training import TrainingSettings
-from canal.learning.unet import UNetArchitecture, weights_digest
 
 SMALL = UNetArchitecture(in_channels=1, base_channels=8)
 SIZE = (32, 32)
@@ -265,7 +265,7 @@ def test_volumes(tmp_path, make_arrays):
 def test_a_finished_run_is_not_made_again(init, tmp_path, make_arrays, monkeypatch):
     arrays = make_arrays()
     made = train(tmp_path / "teacher", init, arrays, SHORT)
-    monkeypatch.setattr("canal.learning.folder.fit", None)
+    monkeypatch.setattr("canal.learning.runs.fit", None)
     assert train(tmp_path / "teacher", init, arrays, SHORT) == made
 
 

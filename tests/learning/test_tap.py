@@ -8,8 +8,7 @@ from monai.networks.nets import BasicUNet, UNet
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.learning.loss import task_loss
-from canal.learning.tap import Tap
+from canal.learning.networks import Tap, task_loss
 
 
 class HandMade(nn.Module):

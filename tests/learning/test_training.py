@@ -10,8 +10,9 @@ from torch import nn
 
 from canal.errors import CheckpointError
 from canal.learning import training
-from canal.learning.training import STATE, TrainingSettings, one_cycle
-from canal.learning.unet import weights_digest
+from canal.learning.networks import weights_digest
+from canal.learning.settings import TrainingSettings
+from canal.learning.training import STATE, one_cycle
 from learning.runs import ARCHITECTURE, SHORT, batches_of, lines, step_of, trained
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.learning.networks import BOTTLENECK, UNetArchitecture, weights_digest
 
 SMALL = UNetArchitecture(in_channels=1, base_channels=8)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from canal.learning.alignment import variation
+from canal.learning.networks import variation
 
 
 def test_by_hand():

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.learning import checkpoint, training
-from canal.learning.batches import Batches
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture
+from canal.learning.training import Batches
 
 OURS = {training.__file__, checkpoint.__file__}
 SETTINGS = training.TrainingSettings(steps=40, batch_size=4, save_every=5, seed=3)

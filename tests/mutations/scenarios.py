@@ -29,7 +29,7 @@ Look = tuple[str, Callable[[], list[str]]]
 
 def drawn(count: int, size: tuple[int, int], seed: int, who: str = "case"):
     """Grey images with a disc on each, and its mask."""
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
     rng = np.random.default_rng(seed)
     row, column = np.mgrid[: size[0], : size[1]]
@@ -48,7 +48,7 @@ def networks(folder: Path, size: tuple[int, int]) -> SimpleNamespace:
 
     from canal.learning import checkpoint
     from canal.learning.checkpoint import Checkpoint
-    from canal.learning.unet import UNetArchitecture, weights_digest
+    from canal.learning.networks import UNetArchitecture, weights_digest
 
     architecture = UNetArchitecture(in_channels=1, base_channels=8)
     init = architecture.build(seed=0)
@@ -76,7 +76,7 @@ def features(
     folder: Path, preset: str = "honest", queries: int = QUERIES, people: int = 1, **choices
 ) -> list[Look]:
     """A private release of features, charged to a ledger; then everything that checks one."""
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.features.aggregator import create
     from canal.features.ensemble import load_ensemble
     from canal.features.queries import Queries
@@ -136,7 +136,7 @@ def rounds(
 
 def site_of(name: str, patients: int = 6):
     """Twelve images of one site, two of every patient; its name is its digest."""
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
     arrays = drawn(2 * patients, SMALL, seed=20 + SITES.index(name), who=name)
     groups = {each: f"{name} {row // 2}" for row, each in enumerate(arrays.ids)}

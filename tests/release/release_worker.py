@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import CanalError
 from canal.features import (
     aggregator,  # loads all of canal.release

@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from budgets import just_enough
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import ReleaseError
 from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher
@@ -22,8 +22,7 @@ from canal.features.plan import Plan
 from canal.features.queries import Queries
 from canal.features.statistics import Statistics
 from canal.features.verification import check_statement, verify
-from canal.learning.tap import Tap
-from canal.learning.unet import weights_digest
+from canal.learning.networks import Tap, weights_digest
 from canal.privacy import Ledger, Participants
 
 # False-alarm rate of each statistical test below, over all channels or pairs that it looks at.

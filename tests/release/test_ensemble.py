@@ -13,8 +13,7 @@ from canal.features.ensemble import Ensemble, Teacher, load_ensemble
 from canal.features.options import Options
 from canal.features.queries import Queries
 from canal.learning import checkpoint
-from canal.learning.tap import Tap
-from canal.learning.unet import UNetArchitecture, weights_digest
+from canal.learning.networks import Tap, UNetArchitecture, weights_digest
 from canal.privacy import Participants
 
 SITES = ("north", "south", "west")

@@ -6,7 +6,7 @@ from html import unescape
 import pytest
 
 from canal.data import overlap
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import DataError, ReleaseError
 from canal.features.aggregator import create
 from canal.features.queries import Queries

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import DataError, InvalidValueError, ReleaseError
 from canal.features.aggregator import create
 from canal.features.queries import BATCH, Queries

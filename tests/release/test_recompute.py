@@ -18,8 +18,7 @@ from canal.features.mechanism import Mechanism
 from canal.features.sites import LocalSites
 from canal.features.statistics import Statistics, sum_up
 from canal.features.verification import verify
-from canal.learning.tap import Tap
-from canal.learning.unet import BOTTLENECK
+from canal.learning.networks import BOTTLENECK, Tap
 from canal.privacy import Ledger
 from canal.release.card import render
 from canal.release.recompute import TOLERANCE, PublicInputs
@@ -158,7 +157,7 @@ def test_another_initialisation_says_nothing_about_caps(
     victim, public, tmp_path, checkpoints, arrays
 ):
     from canal.learning import checkpoint
-    from canal.learning.unet import UNetArchitecture, weights_digest
+    from canal.learning.networks import UNetArchitecture, weights_digest
 
     made = checkpoint.describe(checkpoints.init)
     other = UNetArchitecture.from_json(made.architecture).build(seed=1)

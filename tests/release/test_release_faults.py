@@ -20,7 +20,7 @@ from canal.errors import ReleaseError
 from canal.features.aggregator import create
 from canal.features.verification import verify
 from canal.learning import checkpoint
-from canal.learning.unet import BOTTLENECK
+from canal.learning.networks import BOTTLENECK
 from canal.privacy import Ledger
 from release.disk import Disk
 from typed import here

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import ReleaseError
 from canal.features.plan import Plan
 from canal.features.queries import Queries
 from canal.features.statistics import Statistic, Statistics, compute, sum_up
-from canal.learning.loss import task_loss
-from canal.learning.unet import BOTTLENECK
+from canal.learning.networks import BOTTLENECK, task_loss
 from canal.privacy import Guarantee, Participants, Secret
 from canal.release.noise import Noise
 

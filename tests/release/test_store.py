@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError, ReleaseError
 from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher
 from canal.features.queries import Queries
 from canal.features.store import Release
 from canal.features.verification import verify
-from canal.learning.tap import Tap
-from canal.learning.unet import BOTTLENECK, UNetArchitecture, weights_digest
+from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, weights_digest
 from canal.privacy import Participants
 
 

@@ -12,7 +12,7 @@ from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble
 from canal.features.options import Options
 from canal.features.verification import verify
-from canal.learning.tap import Tap
+from canal.learning.networks import Tap
 from canal.privacy import Ledger
 from canal.release.workspace import Workspace
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 
 SIZE = (32, 32)
 SITES = ("north", "south")
@@ -32,7 +32,7 @@ def arrays():
 
 def write_scores(folder, ids, mean, seed):
     """Made-up scores, so that a test knows what to expect."""
-    from canal.learning.evaluate import Score, write_csv
+    from canal.learning.evaluation import Score, write_csv
 
     dice = np.clip(np.random.default_rng(seed).normal(mean, 0.05, len(ids)), 0, 1)
     found = [Score(n, float(d), float(d / (2 - d)), 3.0) for n, d in zip(ids, dice, strict=True)]
@@ -80,9 +80,9 @@ def made_run(tmp_path_factory, arrays):
     from canal.distill.run import train as distil
     from canal.features import Plan, Queries, create, load_ensemble
     from canal.gradients.taught import save_taught
+    from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train
-    from canal.learning.unet import UNetArchitecture
     from canal.privacy import Ledger, Participants
 
     folder = tmp_path_factory.mktemp("run")

@@ -16,7 +16,7 @@ from PIL import Image
 from canal.features.store import Release
 from canal.gradients.store import AdapterRelease
 from canal.learning import checkpoint
-from canal.learning.evaluate import predict
+from canal.learning.prediction import predict
 from canal.privacy import Participants
 from canal.privacy.events import Guarantee
 from canal.release.digits import number, upwards

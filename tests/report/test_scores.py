@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from canal.learning.evaluate import Score
+from canal.learning.evaluation import Score
 from canal.report.benefit import points, verdict
 from canal.report.forest import Scale
 from canal.report.scores import Difference, difference

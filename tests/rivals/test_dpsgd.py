@@ -12,12 +12,10 @@ from dp_accounting.pld import PLDAccountant
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 from canal.gradients.patients import Patients
-from canal.learning.batches import to_float
-from canal.learning.loss import task_loss
-from canal.learning.unet import UNetArchitecture
+from canal.learning.networks import UNetArchitecture, task_loss, to_float
 from canal.rivals import dpsgd
 from canal.rivals.dpsgd import PrivateSettings
 

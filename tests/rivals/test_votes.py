@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.rivals import votes
 from canal.rivals.votes import majority, spread

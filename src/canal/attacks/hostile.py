@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 from canal.features.ensemble import Ensemble, Teacher
 from canal.features.options import Options
 from canal.features.queries import Queries
 from canal.features.sites import LocalSites
-from canal.learning.tap import Tap
+from canal.learning.networks import Tap
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -28,7 +28,7 @@ from canal.features.store import Release
 if TYPE_CHECKING:
     from torch import nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 # Channels of the decoder: half as many at twice the size.
 WIDTH, NARROWEST = 128, 16
@@ -102,8 +102,8 @@ class Inversion:
 
     def write_pictures(self, path: Path, victims: Arrays, count: int = 8) -> None:
         """A picture: some victims above what the decoder made of them, from least to most like."""
-        from canal.learning.evaluate import from_worst_to_best
-        from canal.learning.picture import sheet, shown
+        from canal.learning.evaluation import from_worst_to_best
+        from canal.learning.pictures import sheet, shown
 
         chosen = from_worst_to_best(self.decoded.ssim.tolist(), count)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from canal.features.store import Release
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 
 def match(

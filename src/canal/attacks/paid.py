@@ -32,7 +32,7 @@ from canal.release.digits import number, short
 if TYPE_CHECKING:
     from torch import nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.gradients.mechanism import Mechanism
     from canal.gradients.store import AdapterRelease
 

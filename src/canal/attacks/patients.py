@@ -21,7 +21,7 @@ from canal.features.ensemble import Ensemble, load_ensemble
 from canal.features.store import Release
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 
 PLAIN = "plain distance attack"

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 
 Kind = Literal["scrambled", "inverted", "negative", "ordinary"]

@@ -17,7 +17,7 @@ from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import train
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.learning.training import Progress
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from canal.attacks.residue import Residue, unlike
 from canal.attacks.traces import RARE, Check
 from canal.data import overlap
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import BudgetExceededError
 from canal.features.plan import Plan
 from canal.features.store import Release
@@ -98,7 +98,7 @@ class Invented:
 
         from canal.learning import checkpoint
         from canal.learning.checkpoint import Checkpoint
-        from canal.learning.unet import UNetArchitecture, weights_digest
+        from canal.learning.networks import UNetArchitecture, weights_digest
 
         architecture = UNetArchitecture(in_channels=1, base_channels=8)
         init = architecture.build(seed=0)
@@ -436,9 +436,7 @@ def _gradient(
     """Of the loss of one image, `[d]`."""
     import torch
 
-    from canal.learning.batches import to_float
-    from canal.learning.loss import task_loss
-    from canal.learning.mode import evaluating
+    from canal.learning.networks import evaluating, task_loss, to_float
 
     image = to_float(torch.from_numpy(np.array(arrays.images[row : row + 1])))
     mask = torch.from_numpy(np.array(arrays.masks[row : row + 1])).float()

@@ -19,7 +19,7 @@ from canal.features.statistics import Name, Statistics
 from canal.features.store import Release
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.features.plan import Plan
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from canal.learning.settings import DataSettings
 if TYPE_CHECKING:
     from canal.attacks.finding import Finding
     from canal.attacks.planted import Kind
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.features.ensemble import Ensemble
     from canal.features.store import Release
     from canal.gradients.store import AdapterRelease
@@ -303,7 +303,7 @@ def _ask_shadows(scene: _Scene, people: _People) -> Finding:
     from canal.attacks.shadows import Pool, train_shadows
     from canal.cli.progress import counting, training
     from canal.errors import InvalidValueError
-    from canal.learning.folder import read_training
+    from canal.learning.runs import read_training
 
     count, site = people.shadows, people.site
     # Every patient is in one shadow of each pair, and out of the other.

@@ -10,15 +10,15 @@ from canal.cli.network import load_part, refuse_cohorts, refuse_overlap
 from canal.learning.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 
 class Images:
     """Images as the shared network wants them."""
 
     def __init__(self, init: Path, *, normal: bool = True, accept: Collection[str] = ()) -> None:
+        from canal.learning.networks import UNetArchitecture
         from canal.learning.teacher import load_initialisation
-        from canal.learning.unet import UNetArchitecture
 
         self.init, self.normal, self.accept = init, normal, tuple(accept)
         _, self.made = load_initialisation(init)

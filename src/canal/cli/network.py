@@ -11,7 +11,7 @@ from canal.data.case import ACCEPTABLE
 from canal.learning.settings import DataSettings, Settings
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 Normal = Annotated[
     bool,
@@ -41,22 +41,22 @@ def measure(
     """Measure a network, write `scores.csv` and `grid.png`, print the summary."""
     from dataclasses import replace
 
-    from canal.learning import checkpoint, evaluate
-    from canal.learning.alignment import variation
-    from canal.learning.tap import Tap
+    from canal.learning import checkpoint, evaluation
+    from canal.learning.networks import Tap, variation
+    from canal.learning.prediction import predict, sample
 
     network, made = checkpoint.load(folder)
     # The network knows what it was made for.
     known = replace(settings.data, size=made.size[0], channels=made.architecture["in_channels"])
     arrays = load_part(data, split, part, known)
-    predicted = evaluate.predict(network, arrays)
-    found = evaluate.scores(predicted, arrays)
+    predicted = predict(network, arrays)
+    found = evaluation.scores(predicted, arrays)
     out = folder if out is None else out
     out.mkdir(parents=True, exist_ok=True)
-    evaluate.write_csv(out / "scores.csv", found)
-    evaluate.write_grid(out / "grid.png", arrays, predicted, found)
-    summary = evaluate.summary(found)
-    features = Tap(network, made.tap).features(evaluate.sample(arrays))
+    evaluation.write_csv(out / "scores.csv", found)
+    evaluation.write_grid(out / "grid.png", arrays, predicted, found)
+    summary = evaluation.summary(found)
+    features = Tap(network, made.tap).features(sample(arrays))
     summary["bottleneck_variation"] = varies = variation(features)
     if varies < FLAT and len(features) > 1 and made.notes.get("role") == "teacher":
         typer.echo(

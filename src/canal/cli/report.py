@@ -12,7 +12,7 @@ from canal.cli.network import load_part
 from canal.learning.settings import Settings
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.report.run import Run
 
 

@@ -106,11 +106,11 @@ def predict(
     """Segment a folder of images: a mask for each, PNG or NIfTI."""
     from canal.cli.progress import counting
     from canal.data.readers import read
-    from canal.distill.predict import predict as segment
     from canal.learning import checkpoint
+    from canal.learning.prediction import write_masks
 
     network, made = checkpoint.load(student)
     found = read(images, unlabelled=True)
     with counting("segmenting", len(found.cases)) as progress:
-        written = segment(network, made, found.cases, out, progress)
+        written = write_masks(network, made, found.cases, out, progress)
     typer.echo(f"{out}: {len(written)} masks")

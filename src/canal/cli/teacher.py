@@ -41,8 +41,8 @@ def init(
     """Make the weights that all teachers start from: public random, or trained on public images."""
     from canal.cli.progress import training
     from canal.errors import InvalidValueError
+    from canal.learning.networks import UNetArchitecture
     from canal.learning.teacher import go_on, initialise
-    from canal.learning.unet import UNetArchitecture
 
     if split is not None:
         refuse_cohorts(split, part)

@@ -17,7 +17,7 @@ from canal.data.case import Case
 from canal.data.decode import decode_image, is_volume
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 THUMBNAIL = 32
 THRESHOLD = 0.975

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from canal.data.cache import Arrays, copy_rows
+from canal.data.arrays import Arrays, copy_rows
 from canal.data.duplicates import THRESHOLD, people, similar_pairs, thumbnails
 from canal.errors import DataError
 from canal.files import replace_file

@@ -10,11 +10,12 @@ Soft tissue by ultrasound: masses and cysts between layers, under speckle.
 """
 
 from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
-
 
 Field = NDArray[np.floating]
 Rng = np.random.Generator

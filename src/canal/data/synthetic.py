@@ -21,21 +21,22 @@ Guarantees:
 """
 
 from __future__ import annotations
-from collections.abc import Iterator
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count as count_from
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
+
 from canal.data import painting as dermoscopy
 from canal.data import painting as endoscopy
 from canal.data import painting as ultrasound
 from canal.data.painting import Blob, Field, Rng, smooth
 from canal.errors import InvalidValueError
-import csv
-import json
-from collections.abc import Iterable
-from pathlib import Path
-
 
 Pixels = NDArray[np.uint8]
 

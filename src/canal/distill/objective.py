@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from canal.distill.student import Student
 from canal.distill.targets import Targets
-from canal.learning.batches import Batch
-from canal.learning.loss import task_loss
+from canal.learning.networks import task_loss
 from canal.learning.settings import DistillSettings
+from canal.learning.training import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 
 class Objective:

@@ -31,16 +31,16 @@ from canal.gradients.store import ADAPTERS, AdapterRelease
 from canal.gradients.taught import load_taught
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
-from canal.learning.folder import Report, RunFolder, provenance
+from canal.learning.networks import UNetArchitecture, weights_digest
+from canal.learning.runs import Report, RunFolder, provenance
 from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.teacher import check_fit
-from canal.learning.unet import UNetArchitecture, weights_digest
 from canal.release.folder import Folder
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 Mode = Literal["release", "noiseless", "noise-only", "adapters", "predictions", "alone", "pooled"]
 WITHOUT_RELEASE: tuple[Mode, ...] = ("alone", "pooled")

@@ -28,8 +28,7 @@ from canal.features.ensemble import load_ensemble
 from canal.features.options import Options
 from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.learning.alignment import variation
-from canal.learning.batches import to_float
+from canal.learning.networks import to_float, variation
 from canal.learning.teacher import train
 
 SITE = "site-1"

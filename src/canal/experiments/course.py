@@ -18,13 +18,13 @@ from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene, Stage, alone
 from canal.experiments.students import people_of, scored
 from canal.learning import checkpoint
-from canal.learning.folder import RunFolder, provenance
+from canal.learning.runs import RunFolder, provenance
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import go_on
 from canal.plain import later
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 # Invented hospitals, on which every choice is made.
 INVENTED = ("dermoscopy", "endoscopy", "ultrasound")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.learning.evaluate import resampled_means
+from canal.learning.evaluation import resampled_means
 
 Floats = NDArray[np.float64]
 DRAWS = 4000

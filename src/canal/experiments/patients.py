@@ -42,13 +42,12 @@ from canal.features.ensemble import load_ensemble
 from canal.features.options import Options
 from canal.features.queries import Queries
 from canal.gradients.patients import Patients
-from canal.learning.alignment import variation
-from canal.learning.batches import to_float
+from canal.learning.networks import to_float, variation
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import load_initialisation, train
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 SITE = "site-1"
 # Digits of a score that are kept; those under much noise are small, so not a number of decimals.

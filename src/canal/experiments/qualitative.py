@@ -19,12 +19,13 @@ from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import StudentCell
 from canal.experiments.table1 import label, students
-from canal.learning import checkpoint, evaluate, picture
+from canal.learning import checkpoint, pictures
+from canal.learning.prediction import predict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 EPSILON = 2.0
 # Shares of the test images, by Dice of a student alone, that are shown: not chosen by eye.
@@ -77,12 +78,12 @@ def figures(preset: Preset, places: Places) -> dict[str, str]:
         for case in _cases(chosen["alone"].result(places)["images"]):
             shown = [test.masks[case, 0], *(found[case, 0] for found in masks.values())]
             rows.append((data_set, test.images[case], shown))
-    colours = [picture.TRUTH, *[picture.PREDICTION] * (len(names) - 1)]
+    colours = [pictures.TRUTH, *[pictures.PREDICTION] * (len(names) - 1)]
     columns = [
-        [picture.outlined(image, shown[k][None], colour) for _, image, shown in rows]
+        [pictures.outlined(image, shown[k][None], colour) for _, image, shown in rows]
         for k, colour in enumerate(colours)
     ]
-    picture.sheet(columns, names).save(places.runs / "qualitative.png")
+    pictures.sheet(columns, names).save(places.runs / "qualitative.png")
     return {"qualitative.svg": _svg(rows, names)}
 
 
@@ -99,7 +100,7 @@ def _masks(cell: StudentCell, places: Places, test: Arrays) -> NDArray[np.uint8]
             f"the figure is drawn where the students are, and {folder} is not there; remove the "
             f"results of {cell.name} to train it again"
         )
-    return evaluate.predict(checkpoint.load(folder)[0], test)
+    return predict(checkpoint.load(folder)[0], test)
 
 
 def _svg(rows: Sequence[tuple[str, Any, Sequence[NDArray[np.uint8]]]], names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from canal.rivals.dpsgd import PrivateSettings
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.learning.batches import Batch
+    from canal.learning.training import Batch
 
 # Between the seeds of sites: no two of them draw the same noise, in whatever scene.
 _APART = 1000

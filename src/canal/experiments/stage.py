@@ -20,14 +20,14 @@ from canal.errors import DataError
 from canal.experiments.cell import Places, Report
 from canal.features.ensemble import Ensemble, load_ensemble
 from canal.files import replace_file
+from canal.learning.networks import Norm, UNetArchitecture
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import initialise, train
 from canal.learning.training import Progress
-from canal.learning.unet import Norm, UNetArchitecture
 from canal.plain import plain
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 # The paper's, by the folders that they are downloaded to; then other hospitals, and our own.
 PAPERS = ("Kvasir-SEG", "BUSI", "ISIC 2018")

@@ -27,11 +27,8 @@ from canal.features.calibration import finite_or_none
 from canal.features.options import Options
 from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.learning import checkpoint, evaluate
-from canal.learning.alignment import variation
-from canal.learning.batches import to_float
-from canal.learning.device import home
-from canal.learning.mode import evaluating
+from canal.learning import checkpoint, evaluation, prediction
+from canal.learning.networks import evaluating, home, to_float, variation
 from canal.learning.settings import DistillSettings
 from canal.privacy.units import UNITS
 
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 _BATCH = 32
 
@@ -101,7 +98,7 @@ class NetworksCell(Cell):
         networks = {"initialisation": [checkpoint.load(stage.init)[0]]}
         networks |= {name: [network] for name, network in teachers.items()}
         networks["ensemble"] = list(teachers.values())
-        images = evaluate.sample(asked, len(asked.ids))
+        images = prediction.sample(asked, len(asked.ids))
         return {
             "split": stage.split.digest,
             "sizes": {name: len(stage.part(name).ids) for name in ("test", "recipient", *teachers)},
@@ -182,7 +179,7 @@ def dice(found: Sequence[Mapping[str, Any]], networks: Sequence[Mapping[str, Any
 
 def scored(networks: Sequence[nn.Module], test: Arrays) -> dict[str, Any]:
     """Dice of every test image, and its mean; several networks vote with their probabilities."""
-    found = evaluate.dice(predict(networks, test), test)
+    found = evaluation.dice(predict(networks, test), test)
     return {"dice": float(found.mean()), "images": [round(value, 4) for value in found.tolist()]}
 
 
@@ -191,7 +188,7 @@ def predict(networks: Sequence[nn.Module], arrays: Arrays) -> NDArray[np.uint8]:
     import torch
 
     if len(networks) == 1:
-        return evaluate.predict(networks[0], arrays)
+        return prediction.predict(networks[0], arrays)
     total: Any = 0
     for network in networks:
         with evaluating(network), torch.no_grad():

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.markdown import row, table
 from canal.experiments.stage import Scene, Stage
-from canal.learning import checkpoint, evaluate
-from canal.learning.alignment import alignment
-from canal.learning.batches import to_float
-from canal.learning.tap import Tap
+from canal.learning import checkpoint, evaluation
+from canal.learning.networks import Tap, alignment, to_float
+from canal.learning.prediction import predict
 from canal.learning.teacher import initialise, train
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ def _from_random(stage: Stage, name: str, kind: str) -> Path:
 
 def _score(folder: Path, test: Arrays, trained_on: int) -> dict[str, Any]:
     network, _ = checkpoint.load(folder)
-    found = evaluate.scores(evaluate.predict(network, test), test)
-    return {"trained_on": trained_on, **evaluate.summary(found)}
+    found = evaluation.scores(predict(network, test), test)
+    return {"trained_on": trained_on, **evaluation.summary(found)}
 
 
 def _features(folder: Path, arrays: Arrays) -> Any:

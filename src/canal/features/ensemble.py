@@ -14,9 +14,8 @@ from canal.errors import CheckpointError, ReleaseError
 from canal.features.plan import Plan
 from canal.features.queries import Queries
 from canal.learning import checkpoint
-from canal.learning.tap import Tap
+from canal.learning.networks import Tap, weights_digest
 from canal.learning.teacher import is_random, load_initialisation, trained_on
-from canal.learning.unet import weights_digest
 from canal.privacy.units import Participants
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from canal.errors import ReleaseError
 from canal.features.clipping import Clipped
 from canal.features.mechanism import Mechanism
-from canal.learning.batches import to_float
+from canal.learning.networks import to_float
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.randomness import Secret, Stream
 from canal.privacy.units import Exposure

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canal.data.cache import Arrays, copy_rows, stranger
+from canal.data.arrays import Arrays, copy_rows, stranger
 from canal.errors import DataError, InvalidValueError
-from canal.learning.batches import to_float
+from canal.learning.networks import to_float
 from canal.privacy.units import Unit
 
 if TYPE_CHECKING:

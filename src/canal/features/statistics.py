@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from canal.features.plan import Plan
     from canal.features.queries import Queries, QueryBatch
-    from canal.learning.tap import Tap
+    from canal.learning.networks import Tap
     from canal.privacy.randomness import Stream
     from canal.release.noise import Noise
 

@@ -146,7 +146,7 @@ def ask_about(
         progress: called with the number of images that passed through a network.
     """
     from canal.features.aggregator import aggregate, passes
-    from canal.learning.tap import Tap
+    from canal.learning.networks import Tap
     from canal.learning.teacher import trained_on
 
     init = order.path(order.init)

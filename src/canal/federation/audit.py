@@ -31,7 +31,7 @@ from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 _CHUNK = 4
 _LEDGER = "ledger.sqlite"

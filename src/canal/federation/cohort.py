@@ -20,10 +20,10 @@ from canal.files import fsync_folder, replace_file
 from canal.gradients.patients import Patients
 from canal.learning import checkpoint
 from canal.learning.checkpoint import DESCRIPTION, WEIGHTS
-from canal.learning.unet import weights_digest
+from canal.learning.networks import weights_digest
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.learning.settings import Settings
 
 State = Literal["ready", "training", "failed"]

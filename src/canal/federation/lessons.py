@@ -30,7 +30,7 @@ from canal.gradients.public import Public
 from canal.gradients.update import Trajectory
 from canal.gradients.verification import check_statement
 from canal.learning import checkpoint
-from canal.learning.unet import weights_digest
+from canal.learning.networks import weights_digest
 from canal.privacy.ledger import Charge
 from canal.release.manifest import Manifest
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import RefusalError, ReleaseError
 from canal.features.calibration import CalibratedPlan
 from canal.features.mechanism import Mechanism

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from canal.features.queries import Queries
     from canal.features.statistics import Statistics
     from canal.federation.transport import Transport
-    from canal.learning.tap import Tap
+    from canal.learning.networks import Tap
     from canal.privacy.randomness import Secret
     from canal.release.agreement import Agreement
     from canal.release.manifest import Manifest

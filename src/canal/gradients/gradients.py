@@ -29,9 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from canal.errors import InvalidValueError
-from canal.learning.device import home
-from canal.learning.loss import task_loss
-from canal.learning.mode import evaluating
+from canal.learning.networks import evaluating, home, task_loss
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -19,12 +19,13 @@ import numpy as np
 
 from canal.data import overlap
 from canal.errors import DataError, InvalidValueError
-from canal.learning.batches import augmented, to_float
+from canal.learning.augmentation import augmented
+from canal.learning.networks import to_float
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.gradients.clip import Clip
     from canal.gradients.gradients import Gradients
     from canal.privacy.lattice import Lattice

@@ -27,7 +27,7 @@ from canal.learning.teacher import load_initialisation, trained_on
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.gradients.plan import Allocation
     from canal.release.workspace import Workspace
 # Allocations that look where noise harms.

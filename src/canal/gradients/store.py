@@ -17,7 +17,7 @@ from canal.gradients.mechanism import Mechanism, Stored
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.public import Public
 from canal.gradients.update import Trajectory, UpdateSettings
-from canal.learning.unet import weights_digest
+from canal.learning.networks import weights_digest
 from canal.release.folder import Folder
 from canal.release.manifest import Manifest
 from canal.release.shard import Shard

@@ -10,7 +10,7 @@ from canal.gradients.store import AdapterRelease
 from canal.gradients.verification import check_contents
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
-from canal.learning.folder import RunFolder
+from canal.learning.runs import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from canal.errors import CheckpointError
 from canal.files import replace_file
-from canal.learning.device import best
-from canal.learning.unet import BOTTLENECK, UNetArchitecture, lay_out
+from canal.learning.networks import BOTTLENECK, UNetArchitecture, best, lay_out
 
 if TYPE_CHECKING:
     from torch import nn

@@ -17,15 +17,15 @@ from canal.data import overlap
 from canal.errors import CanalError, CheckpointError
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
-from canal.learning.evaluate import predict
-from canal.learning.folder import Report, RunFolder, provenance
-from canal.learning.training import TrainingSettings
-from canal.learning.unet import UNetArchitecture, weights_digest
+from canal.learning.networks import UNetArchitecture, weights_digest
+from canal.learning.prediction import predict
+from canal.learning.runs import Report, RunFolder, provenance
+from canal.learning.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 
 def initialise(

@@ -1,4 +1,9 @@
-"""The one loop: AdamW, one cycle of the learning rate, and a state that survives `kill -9`.
+"""Batches from decoded arrays: every step's rows and augmentation follow from seed and step alone.
+
+Nothing random is carried from step to step, so a run that was killed goes on, from any step, with
+the very batches that it would have seen.
+
+The one loop: AdamW, one cycle of the learning rate, and a state that survives `kill -9`.
 
 Initialisations, teachers and students are trained by the same lines; they differ in the objective.
 The state (weights, moments, step) is written to one safetensors file, atomically; batches follow
@@ -10,23 +15,134 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canal.errors import CheckpointError
+import numpy as np
+
+from canal.errors import CheckpointError, InvalidValueError
 from canal.files import replace_file
-from canal.learning.batches import Batch, Batches
-from canal.learning.device import best
-from canal.learning.loss import task_loss
+from canal.learning.augmentation import augmented, deformed, orient
+from canal.learning.networks import best, task_loss, to_float
 from canal.learning.settings import TrainingSettings
 from canal.plain import plain
 
 if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
-__all__ = ["METRICS", "STATE", "Objective", "Progress", "TrainingSettings", "fit", "one_cycle"]
+    from canal.data.arrays import Arrays
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step sees.
+
+    Args:
+        images: float `[B, C, *size]`, roughly in [-1, 1].
+        masks: float `[B, 1, *size]`, zeros and ones.
+        rows: of the arrays.
+        orientations: how each image was flipped and turned; the same must be done to any target
+            that belongs to it (`turn`).
+        step: that it belongs to.
+        deformed: images were bent too, which no target can follow.
+    """
+
+    images: Tensor
+    masks: Tensor
+    rows: NDArray[np.int64]
+    orientations: NDArray[np.int64]
+    step: int = 0
+    deformed: bool = False
+
+    def to(self, device: torch.device) -> Batch:
+        """The same with images and masks on a device."""
+        return replace(self, images=self.images.to(device), masks=self.masks.to(device))
+
+    def turn(self, targets: Tensor, places: Sequence[int] | None = None) -> Tensor:
+        """Flip and turn targets as their images were.
+
+        Args:
+            targets: `[n, C, *size]`, of the images as they are in the data.
+            places: in the batch, of the images that they belong to; None for all of them.
+        """
+        if self.deformed:
+            raise InvalidValueError(
+                "what was released is of images as they are, and cannot be bent with them; leave "
+                "deform at 0 to learn from it"
+            )
+        of = self.orientations if places is None else self.orientations[list(places)]
+        return orient(targets, of)
+
+
+class Batches:
+    """The endless sequence of batches of one training run.
+
+    Args:
+        arrays: decoded cases.
+        batch_size: how many a step.
+        augment: flips, quarter turns and changes of intensity; or the images as they are.
+        seed: of order and augmentation.
+        deform: strength of a deformation behind that; 0 for none.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        batch_size: int,
+        augment: bool,
+        seed: int,
+        deform: float = 0.0,
+    ) -> None:
+        if batch_size < 1:
+            raise InvalidValueError(f"batch_size = {batch_size!r} must be at least 1")
+        if seed < 0:
+            raise InvalidValueError(f"seed = {seed!r} must be at least 0")
+        if not arrays.ids:
+            raise InvalidValueError("there are no images to train on; give at least one")
+        self.arrays = arrays
+        self.batch_size = batch_size
+        self.augment, self.deform = augment, deform
+        self.seed = seed
+        self._orders: dict[int, NDArray[np.int64]] = {}
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of a step; any step, in any order."""
+        import torch
+
+        rows = self._rows(step)
+        images = to_float(torch.from_numpy(np.asarray(self.arrays.images[rows])))
+        masks = torch.from_numpy(np.asarray(self.arrays.masks[rows])).float()
+        orientations = np.zeros(len(rows), dtype=np.int64)
+        if self.augment:
+            rng = np.random.default_rng([self.seed, 1, step])
+            images, masks, orientations = augmented(images, masks, rng)
+        if self.deform:
+            rng = np.random.default_rng([self.seed, 2, step])
+            images, masks = deformed(images, masks, self.deform, rng)
+        return Batch(images, masks, rows, orientations, step, bool(self.deform))
+
+    def _rows(self, step: int) -> NDArray[np.int64]:
+        """Rows `step·B … (step+1)·B` of an endless run of shuffled passes."""
+        count = len(self.arrays.ids)
+        start = step * self.batch_size
+        first, last = start // count, (start + self.batch_size - 1) // count
+        passes = np.concatenate([self._order(number) for number in range(first, last + 1)])
+        offset = start - first * count
+        return passes[offset : offset + self.batch_size]
+
+    def _order(self, number: int) -> NDArray[np.int64]:
+        if number not in self._orders:
+            if len(self._orders) > 64:
+                self._orders.clear()
+            rng = np.random.default_rng([self.seed, 0, number])
+            self._orders[number] = rng.permutation(len(self.arrays.ids))
+        return self._orders[number]
+
 
 STATE = "state.safetensors"
 METRICS = "metrics.jsonl"

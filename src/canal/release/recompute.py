@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canal.data.cache import Arrays
+from canal.data.arrays import Arrays
 from canal.errors import MismatchError, ReleaseError
 from canal.features.mechanism import Mechanism
 from canal.features.queries import Queries
@@ -250,7 +250,7 @@ def _read(
     public: list[Name],
     progress: Callable[[int], None],
 ) -> dict[Name, Statistic]:
-    from canal.learning.tap import Tap
+    from canal.learning.networks import Tap
 
     tap = Tap(network, str(release.manifest.participants["tap"]))
     sums = sum_up(

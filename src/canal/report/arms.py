@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from canal.learning.evaluate import summary
+from canal.learning.evaluation import summary
 from canal.report.published import Published, PublishedAdapters, PublishedFeatures
 from canal.report.run import Network, Run
 from canal.report.scores import Difference, difference

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from canal.learning import checkpoint, picture
-from canal.learning.evaluate import from_worst_to_best, predict
-from canal.learning.evaluate import scores as scores_of
+from canal.learning import checkpoint, pictures
+from canal.learning.evaluation import from_worst_to_best
+from canal.learning.evaluation import scores as scores_of
+from canal.learning.prediction import predict
 from canal.release.digits import number
 from canal.release.page import code, note, section
 from canal.report.arms import Arm, Arms
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 TITLE = "What it looks like"
 ROWS, COLUMNS = 5, 6
@@ -59,16 +60,16 @@ def panels(arms: Arms, arrays: Arrays) -> list[list[Panel]]:
     dice = {arm: [score.dice for score in scores_of(mask, chosen)] for arm, mask in masks.items()}
     rows = []
     for row, name in enumerate(ids):
-        image, truth, *found = picture.plane(
+        image, truth, *found = pictures.plane(
             chosen.images[row], chosen.masks[row], *(mask[row] for mask in masks.values())
         )
         panels = [
-            Panel("Image", f"Image {name}", picture.png(image)),
-            Panel("Truth", f"Truth of {name}, outlined", picture.png(image, truth)),
+            Panel("Image", f"Image {name}", pictures.png(image)),
+            Panel("Truth", f"Truth of {name}, outlined", pictures.png(image, truth)),
         ]
         for arm, mask in zip(masks, found, strict=True):
             words = f"Dice {100 * dice[arm][row]:.0f}"
-            drawn = picture.png(image, mask, picture.PREDICTION)
+            drawn = pictures.png(image, mask, pictures.PREDICTION)
             panels.append(
                 Panel(f"{arm.name}: {words}", f"{arm.name} on {name}, outlined: {words}", drawn)
             )

@@ -20,7 +20,7 @@ from canal.report.arms import Arms
 from canal.report.style import STYLE
 
 if TYPE_CHECKING:
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
     from canal.report.run import Run
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from canal.errors import DataError, InvalidValueError
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
-from canal.learning.evaluate import Score
-from canal.learning.folder import SETTINGS
+from canal.learning.evaluation import Score
+from canal.learning.runs import SETTINGS
 from canal.release.manifest import FORMAT, MANIFEST
 from canal.report.attack import Attack, read_attack
 from canal.report.evidence import Evidence, read_evidence

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from canal.errors import DataError
-from canal.learning.evaluate import Score, resampled_means
+from canal.learning.evaluation import Score, resampled_means
 
 SCORES = "scores.csv"
 DRAWS = 10_000

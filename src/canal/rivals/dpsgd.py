@@ -22,13 +22,13 @@ from canal.errors import InvalidValueError
 from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import Patients
-from canal.learning.batches import augmented, to_float
-from canal.learning.unet import lay_out
+from canal.learning.augmentation import augmented
+from canal.learning.networks import lay_out, to_float
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 # Gradients of so many images are in memory at a time.
 _PHYSICAL = 32

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from canal.distill.objective import Predictions
 from canal.learning import checkpoint
-from canal.learning.folder import Report, RunFolder, provenance
+from canal.learning.runs import Report, RunFolder, provenance
 from canal.learning.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.data.cache import Arrays
-    from canal.learning.batches import Batch
+    from canal.data.arrays import Arrays
+    from canal.learning.training import Batch
 
 
 def train(

@@ -12,14 +12,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from canal.learning.batches import to_float
-from canal.learning.mode import evaluating
+from canal.learning.networks import evaluating, to_float
 from canal.privacy.gaussian import mu_from_rho, rho_from_epsilon
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 _BATCH = 32
 

@@ -14,22 +14,15 @@ from typing import TYPE_CHECKING, Any
 from canal.errors import CheckpointError
 from canal.files import replace_file
 from canal.learning import checkpoint
-from canal.learning.batches import Batches
 from canal.learning.checkpoint import Checkpoint
-from canal.learning.training import (
-    STATE,
-    Objective,
-    Progress,
-    TrainingSettings,
-    fit,
-    supervised,
-)
+from canal.learning.settings import TrainingSettings
+from canal.learning.training import STATE, Batches, Objective, Progress, fit, supervised
 from canal.plain import plain
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from canal.data.cache import Arrays
+    from canal.data.arrays import Arrays
 
 SETTINGS = "settings.json"
 LOG = "log.txt"

@@ -16,18 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.learning import picture
-from canal.learning.batches import to_float
-from canal.learning.device import home
-from canal.learning.mode import evaluating
+from canal.learning import pictures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor, nn
 
-    from canal.data.cache import Arrays
-
-_BATCH = 32
+    from canal.data.arrays import Arrays
 
 
 @dataclass(frozen=True)
@@ -47,26 +41,6 @@ class Score:
     iou: float
     hd95: float
     person: str = ""
-
-
-def predict(network: nn.Module, arrays: Arrays) -> NDArray[np.uint8]:
-    """Masks of all images, `[N, 1, *size]` of zeros and ones."""
-    import torch
-
-    masks = []
-    with evaluating(network), torch.no_grad():
-        for start in range(0, len(arrays.ids), _BATCH):
-            pixels = torch.from_numpy(np.array(arrays.images[start : start + _BATCH]))
-            logits = network(to_float(pixels).to(home(network)))
-            masks.append((logits > 0).to(torch.uint8).cpu().numpy())
-    return np.concatenate(masks)
-
-
-def sample(arrays: Arrays, count: int = 64) -> Tensor:
-    """The first images, as a network wants them."""
-    import torch
-
-    return to_float(torch.from_numpy(np.array(arrays.images[:count])))
 
 
 def scores(predicted: NDArray[np.uint8], arrays: Arrays) -> list[Score]:
@@ -172,13 +146,13 @@ def write_grid(
     chosen = from_worst_to_best([score.dice for score in found], count)
     columns = []
     for row in chosen:
-        image, truth, ours = picture.plane(arrays.images[row], arrays.masks[row], predicted[row])
+        image, truth, ours = pictures.plane(arrays.images[row], arrays.masks[row], predicted[row])
         columns.append(
             (
-                picture.shown(image),
-                picture.outlined(image, truth, picture.TRUTH),
-                picture.outlined(image, ours, picture.PREDICTION),
+                pictures.shown(image),
+                pictures.outlined(image, truth, pictures.TRUTH),
+                pictures.outlined(image, ours, pictures.PREDICTION),
             )
         )
     labels = [f"Dice {100 * found[row].dice:.0f}" for row in chosen]
-    picture.sheet(columns, labels).save(path)
+    pictures.sheet(columns, labels).save(path)

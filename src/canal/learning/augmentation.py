@@ -105,3 +105,54 @@ def _tensor(values: NDArray[np.floating]) -> Tensor:
     import torch
 
     return torch.from_numpy(values.astype(np.float32))
+
+
+def augmented(
+    images: Tensor, masks: Tensor, rng: np.random.Generator
+) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+    """Images flipped, turned and changed in intensity, masks flipped and turned alike, and how.
+
+    Args:
+        images: float `[B, C, *size]`.
+        masks: `[B, 1, *size]`.
+        rng: decides.
+    """
+    orientations = rng.integers(orientation_count(images.shape[2:]), size=len(images))
+    varied = _vary_intensity(orient(images, orientations), rng)
+    return varied, orient(masks, orientations), orientations
+
+
+def orient(batch: Tensor, orientations: NDArray[np.int64]) -> Tensor:
+    """Flip and turn each item of a batch, exactly; features and masks alike.
+
+    Args:
+        batch: `[B, C, *size]`.
+        orientations: bit d flips spatial axis d; the bit after them swaps the last two axes.
+    """
+    import torch
+
+    dims = batch.ndim - 2
+    turned = torch.empty_like(batch)
+    for row, (item, code) in enumerate(zip(batch, orientations.tolist(), strict=True)):
+        if code >> dims & 1:
+            item = item.transpose(-1, -2)
+        axes = [axis + 1 for axis in range(dims) if code >> axis & 1]
+        turned[row] = item.flip(axes) if axes else item
+    return turned
+
+
+def orientation_count(size: tuple[int, ...]) -> int:
+    """How many ways there are to flip an image and, if it is square, turn it by a quarter."""
+    flips: int = 2 ** len(size)
+    return 2 * flips if size[-1] == size[-2] else flips
+
+
+def _vary_intensity(images: Tensor, rng: np.random.Generator) -> Tensor:
+    """Brightness and contrast of each image; colour of each channel, a little."""
+    import torch
+
+    shape = (len(images), *[1] * (images.ndim - 1))
+    contrast = torch.from_numpy(rng.uniform(0.75, 1.25, shape).astype(np.float32))
+    tint = rng.uniform(-0.08, 0.08, (len(images), images.shape[1], *shape[2:])).astype(np.float32)
+    shift = torch.from_numpy(rng.uniform(-0.2, 0.2, shape).astype(np.float32) + tint)
+    return images.mul_(contrast).add_(shift)

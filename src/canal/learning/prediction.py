@@ -11,18 +11,17 @@ import numpy as np
 from canal.data.case import Case
 from canal.data.decode import decode_image, is_volume, open_picture
 from canal.errors import DataError
-from canal.learning.batches import to_float
-from canal.learning.device import home
-from canal.learning.mode import evaluating
+from canal.learning.networks import evaluating, home, to_float
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import nn
+    from torch import Tensor, nn
 
+    from canal.data.arrays import Arrays
     from canal.learning.checkpoint import Checkpoint
 
 
-def predict(
+def write_masks(
     network: nn.Module,
     made: Checkpoint,
     cases: tuple[Case, ...],
@@ -87,3 +86,26 @@ def _write_volume(target: Path, image: Path, logits: NDArray[np.float32]) -> Non
     )
     mask = (grown[0, 0] > 0).to(torch.uint8).numpy()
     nibabel.save(nibabel.Nifti1Image(mask, original.affine), target)  # type: ignore[attr-defined]
+
+
+_BATCH = 32
+
+
+def predict(network: nn.Module, arrays: Arrays) -> NDArray[np.uint8]:
+    """Masks of all images, `[N, 1, *size]` of zeros and ones."""
+    import torch
+
+    masks = []
+    with evaluating(network), torch.no_grad():
+        for start in range(0, len(arrays.ids), _BATCH):
+            pixels = torch.from_numpy(np.array(arrays.images[start : start + _BATCH]))
+            logits = network(to_float(pixels).to(home(network)))
+            masks.append((logits > 0).to(torch.uint8).cpu().numpy())
+    return np.concatenate(masks)
+
+
+def sample(arrays: Arrays, count: int = 64) -> Tensor:
+    """The first images, as a network wants them."""
+    import torch
+
+    return to_float(torch.from_numpy(np.array(arrays.images[:count])))
