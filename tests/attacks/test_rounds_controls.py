@@ -13,12 +13,14 @@ from canal.attacks.auditor import judge
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.seeds import find_seed
 from canal.attacks.traces import distances, noise_is_wide, unrelated, whole_numbers
-from canal.gradients import mechanism as mechanism_module
 from canal.gradients.clip import Clip
-from canal.gradients.mechanism import Mechanism
+from canal.gradients.mechanism import COUNT, Mechanism
 from canal.privacy import Secret
+from canal.privacy import lattice as lattice_module
 from canal.privacy.ziggurat import standard_normal
+from canal.release import noisy_sum as noisy_sum_module
 from canal.release.noise import Noise
+from canal.release.noisy_sum import NoisySum
 
 UNITS = ("membership", "patient")
 SECURE = {"trust": "secure-sum", "count": 0.1}
@@ -43,6 +45,12 @@ def look(secrets, tmp_path):
     return look
 
 
+def draw_noise_by(monkeypatch, function):
+    """Have all noise, whole or in shares, drawn by another function."""
+    for module in (lattice_module, noisy_sum_module):
+        monkeypatch.setattr(module, "rounded_gaussian", function)
+
+
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("choices", [{}, {"allocation": "channels", "count": 0.1}, SECURE])
 def test_nothing_is_found_where_nothing_is_wrong(make_rounds, look, choices, unit):
@@ -53,10 +61,9 @@ def test_nothing_is_found_where_nothing_is_wrong(make_rounds, look, choices, uni
 @pytest.mark.parametrize("trust", ["trusted", "secure-sum"])
 def test_sigma_halved(make_rounds, look, monkeypatch, unit, trust):
     mechanism = make_rounds(trust=trust, count=0.1)
-    real = mechanism_module.rounded_gaussian
-    monkeypatch.setattr(
-        mechanism_module,
-        "rounded_gaussian",
+    real = lattice_module.rounded_gaussian
+    draw_noise_by(
+        monkeypatch,
         lambda std, shape, stream: real(np.asarray(std) / 2, shape, stream),
     )
     parts = {"rounds, count", "rounds", "count"} if unit == "membership" else {"rounds"}
@@ -65,14 +72,14 @@ def test_sigma_halved(make_rounds, look, monkeypatch, unit, trust):
 
 def test_sigma_a_tenth_less_in_one_channel(make_rounds, look, monkeypatch):
     """Too little to show in a game about all channels; the width of its noise shows it."""
-    real = Mechanism.perturb
+    real = NoisySum.perturb
 
     def quieter(self, total, stream):
         noise = real(self, np.zeros_like(total), stream)
-        noise[..., -1] = np.rint(0.9 * noise[..., -1])
+        noise[-1] = np.rint(0.9 * noise[-1])
         return noise + total
 
-    monkeypatch.setattr(Mechanism, "perturb", quieter)
+    monkeypatch.setattr(NoisySum, "perturb", quieter)
     assert look(make_rounds("channels")) == {"width"}
 
 
@@ -90,12 +97,12 @@ def test_noise_used_again_in_another_round(make_rounds, look, monkeypatch, every
 
 def test_noise_used_again_for_another_parameter(make_rounds, look, monkeypatch):
     """Their difference would be free of it; a canary in one of them does not show that."""
-    real = mechanism_module.rounded_gaussian
-    monkeypatch.setattr(
-        mechanism_module,
-        "rounded_gaussian",
-        lambda std, shape, stream: np.broadcast_to(real(std[0], (*shape[:-1], 1), stream), shape),
-    )
+    real = lattice_module.rounded_gaussian
+
+    def repeating(std, shape, stream):
+        return np.broadcast_to(real(std[:1], (1, *shape[1:]), stream), shape).copy()
+
+    draw_noise_by(monkeypatch, repeating)
     assert look(make_rounds()) == {"noise of different values"}
 
 
@@ -136,18 +143,23 @@ def test_a_clip_whose_norm_is_a_little_short(make_rounds, look, monkeypatch):
 @pytest.mark.parametrize("unit", UNITS)
 def test_one_share_missing(make_rounds, look, monkeypatch, unit):
     """Of every three that are sent in one round, the last is without noise."""
-    real, turns = Mechanism.share, threading.local()
+    real, turns = NoisySum.share, threading.local()
 
-    def forgetful(self, total, stream):
+    def forgetful(self, part, stream):
         turns.count = getattr(turns, "count", 0) + 1
-        return self.bounded(total) if turns.count % 3 == 0 else real(self, total, stream)
+        return np.array(part) if turns.count % 3 == 0 else real(self, part, stream)
 
-    monkeypatch.setattr(Mechanism, "share", forgetful)
+    monkeypatch.setattr(NoisySum, "share", forgetful)
     assert {"rounds", "width"} <= look(make_rounds(trust="secure-sum"), unit)
 
 
 def test_a_count_in_the_clear(make_rounds, look, monkeypatch):
-    monkeypatch.setattr(Mechanism, "perturb_count", lambda self, parts, stream: np.asarray(parts))
+    real = NoisySum.perturb
+
+    def careless(self, total, stream):
+        return np.asarray(total) if self.name == COUNT else real(self, total, stream)
+
+    monkeypatch.setattr(NoisySum, "perturb", careless)
     assert {"count", "width"} <= look(make_rounds(count=0.02))
 
 
@@ -162,20 +174,21 @@ def test_a_patient_who_is_counted_twice(make_rounds, look, monkeypatch):
 def test_float_noise(make_rounds, look, monkeypatch):
     """Mironov's: a float sum of data and noise, which 32 bits would hide from the game."""
 
-    def floating(std, shape, stream):
-        return std * standard_normal(stream, int(np.prod(shape))).values.reshape(shape)
+    def floating(self, total, sigma, stream, **more):
+        noise = standard_normal(stream, np.size(total)).values.reshape(np.shape(total))
+        return total + np.asarray(sigma) / self.step * noise
 
-    monkeypatch.setattr(mechanism_module, "rounded_gaussian", floating)
+    monkeypatch.setattr(lattice_module.Lattice, "perturb", floating)
     assert look(make_rounds()) == {"whole numbers"}
 
 
 def test_noise_that_looks_at_the_data(make_rounds, look, monkeypatch):
-    real = Mechanism.perturb
+    real = NoisySum.perturb
 
     def curious(self, total, stream):
         return real(self, total, stream) + np.asarray(total) % 2
 
-    monkeypatch.setattr(Mechanism, "perturb", curious)
+    monkeypatch.setattr(NoisySum, "perturb", curious)
     assert look(make_rounds()) == {"whole numbers"}
 
 

@@ -54,7 +54,9 @@ def test_a_site_adds_its_share_of_the_noise_once(shared, sites, make_plan, gradi
     own = Noise(Secret.seeded(4), (b"site",))
     plain = contribute(mechanism, sites[0], gradients, 1, None, b"before")
     noisy = contribute(mechanism, sites[0], gradients, 1, own, b"before")
-    np.testing.assert_array_equal(noisy, mechanism.share(plain, own.of_round(1, b"before")))
+    np.testing.assert_array_equal(
+        noisy, mechanism.noisy_sum.share(plain, own.of_round(1, b"before"))
+    )
     assert not np.array_equal(noisy, plain)
 
 

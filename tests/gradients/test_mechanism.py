@@ -62,7 +62,7 @@ def stated(mechanism):
 def noise_of_rounds(mechanism):
     nothing = np.zeros(CHANNELS * SIZE, dtype=np.int64)
     return np.array(
-        [mechanism.perturb(nothing, stream("round", number)) for number in range(ROUNDS)]
+        [mechanism.noisy_sum.perturb(nothing, stream("round", number)) for number in range(ROUNDS)]
     )
 
 
@@ -106,16 +106,18 @@ def test_the_stated_width_is_the_accounted_one(make):
 def test_noise_is_added_and_nothing_else(make):
     mechanism = make()
     total = np.arange(-1000, 1000) * 7
-    with_it, alone = (mechanism.perturb(each, stream("same")) for each in (total, total * 0))
+    with_it, alone = (
+        mechanism.noisy_sum.perturb(each, stream("same")) for each in (total, total * 0)
+    )
     np.testing.assert_array_equal(with_it - alone, total)
-    assert with_it.dtype == np.int64
+    assert with_it.dtype == np.int32
 
 
 def test_without_noise_the_sum_is_published_as_it_is(make):
     total = np.arange(-1000, 1000)
     mechanism = make("none")
-    np.testing.assert_array_equal(mechanism.perturb(total, stream("none")), total)
-    assert mechanism.perturb_count(7 * 1024, stream("none")) == 7 * 1024
+    np.testing.assert_array_equal(mechanism.noisy_sum.perturb(total, stream("none")), total)
+    assert mechanism.noisy_count.perturb(7 * 1024, stream("none")) == 7 * 1024
 
 
 @pytest.mark.parametrize("colluding", [0, 1])
@@ -125,7 +127,7 @@ def test_shares_of_all_sites_add_up_to_the_noise(colluding, make):
     nothing = np.zeros(CHANNELS * SIZE, dtype=np.int64)
     noise = np.array(
         [
-            sum(mechanism.share(nothing, stream(site, number)) for site in range(3))
+            sum(mechanism.noisy_sum.share(nothing, stream(site, number)) for site in range(3))
             for number in range(ROUNDS)
         ]
     )
@@ -138,7 +140,10 @@ def test_shares_of_all_sites_add_up_to_the_noise(colluding, make):
     # Whoever knows the shares of t sites faces what is accounted for.
     left = np.array(
         [
-            sum(mechanism.share(nothing, stream(site, number)) for site in range(colluding, 3))
+            sum(
+                mechanism.noisy_sum.share(nothing, stream(site, number))
+                for site in range(colluding, 3)
+            )
             for number in range(ROUNDS)
         ]
     )
@@ -150,7 +155,7 @@ def counted(mechanism, patients, number):
     if mechanism.calibrated.plan.trust == "trusted":
         parts = sum(mechanism.count(each, None) for each in patients)
         once = Noise(Secret.seeded(number)).of_statistic(COUNT)
-        return int(mechanism.perturb_count(parts, once))
+        return int(mechanism.noisy_count.perturb(parts, once))
     return sum(
         mechanism.count(each, Noise(Secret.seeded(number).at(str(site))))
         for site, each in enumerate(patients)
@@ -197,16 +202,16 @@ def test_a_thousand_patients_where_fifty_were_stated(make):
     for mechanism in (make(), make(trust="secure-sum")):
         step = mechanism.calibrated.lattice.step
         total = np.full(CHANNELS * SIZE, 1000 * round(1 / step))
-        add = mechanism.share
-        if mechanism.calibrated.plan.trust == "trusted":  # where a site cuts off what it sends
-            add = lambda sums, key, own=mechanism: own.perturb(own.bounded(sums), key)  # noqa: E731
+        noisy_sum = mechanism.noisy_sum
+        add = noisy_sum.perturb if noisy_sum.shares == 1 else noisy_sum.share
         noise = add(total * 0, stream("many"))
-        np.testing.assert_array_equal(add(total, stream("many")) - noise, 50 * round(1 / step))
-        np.testing.assert_array_equal(add(-total, stream("many")) - noise, -50 * round(1 / step))
+        for sums, most in ((total, 50), (-total, -50)):
+            sent = add(mechanism.bounded(sums), stream("many"))
+            np.testing.assert_array_equal(sent - noise, most * round(1 / step))
 
 
 def test_what_does_not_fit_in_32_bits_is_saturated(make):
-    stored = make().store(np.array([2**40, -(2**40), 2**31 - 1, -7]))
+    stored = make().noisy_sum.store(np.array([2**40, -(2**40), 2**31 - 1, -7]))
     assert stored.dtype == np.int32
     assert stored.tolist() == [2**31 - 1, -(2**31 - 1), 2**31 - 1, -7]
 

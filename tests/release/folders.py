@@ -64,7 +64,9 @@ def write_folder(
     clear = _clear(shape, rng) * signal * mechanism.teachers
     clear = Lattice(mechanism.lattice.step).truncate(clear)
     noise = _noise(mechanism, shape, seed)
-    stored = mechanism.store((clear + np.rint(change(noise)).astype(np.int64)).swapaxes(0, 1))
+    stored = mechanism.noisy_sum.store(
+        (clear + np.rint(change(noise)).astype(np.int64)).swapaxes(0, 1)
+    )
     stored = stored.swapaxes(0, 1).reshape(*shape[:2], *grid)
     source = noise_source(plan, private=False)
     facts = Facts(False, source, SAMPLER.decode(), mechanism.lattice.step, COHORTS)

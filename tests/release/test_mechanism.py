@@ -44,6 +44,11 @@ def stream(name):
     return Stream(Secret.seeded(0).key(name.encode()))
 
 
+def noisy(mechanism, total, stream):
+    """What is stored of a sum."""
+    return mechanism.noisy_sum.store(mechanism.noisy_sum.perturb(total, stream))
+
+
 def add_up(mechanism, features):
     """The noiseless sum over teachers, `[B, M, *grid]`."""
     return sum(mechanism.contribution(torch.from_numpy(each)).integers for each in features)
@@ -112,7 +117,7 @@ def plainly(mechanism, features, teachers):
 def test_without_noise_it_is_the_mean_of_clipped_features(clamp, grid):
     mechanism = make(nonnegative=clamp, grid=grid, allocation="none")
     features = np.random.default_rng(0).normal(0, 1, (3, 4, CHANNELS, *grid))
-    stored = mechanism.perturb(add_up(mechanism, features)[0], stream("unused"))
+    stored = noisy(mechanism, add_up(mechanism, features)[0], stream("unused"))
     scale = mechanism.scale.reshape(-1, *[1] * len(grid))
     assert stored.dtype == np.int16
     wrong = np.abs(stored * scale - plainly(mechanism, features, 3)[0])
@@ -130,7 +135,7 @@ def test_a_broken_teacher_adds_zero_and_the_divisor_stays():
     given = [mechanism.contribution(torch.from_numpy(each)) for each in features]
     assert [each.broken.tolist() for each in given] == [[False, False], [True, False], [False] * 2]
     assert not given[1].integers[0].any()
-    stored = mechanism.perturb(sum(each.integers[0] for each in given), stream("unused"))
+    stored = noisy(mechanism, sum(each.integers[0] for each in given), stream("unused"))
     want = plainly(mechanism, features[[0, 2]], teachers=3)[0]
     np.testing.assert_allclose(stored * mechanism.scale[:, None, None], want, atol=1e-3)
 
@@ -156,7 +161,7 @@ def test_reverse_allocation_publishes_fewer_channels():
     assert np.isfinite(fewer.sigma).all()
     contributed = fewer.contribution(torch.ones(2, CHANNELS, 2, 2)).integers
     assert contributed.shape == (2, len(fewer.channels), 2, 2)
-    assert fewer.perturb(contributed[0], stream("x")).shape == contributed.shape[1:]
+    assert noisy(fewer, contributed[0], stream("x")).shape == contributed.shape[1:]
 
 
 def test_noise_is_added_once_with_the_planned_deviation_on_the_sum():
@@ -164,10 +169,10 @@ def test_noise_is_added_once_with_the_planned_deviation_on_the_sum():
     mechanism = make(teachers=5)
     total = np.arange(RELEASED * 4).reshape(RELEASED, 2, 2)
     std = (5 * mechanism.sigma).reshape(-1, 1, 1)
-    noisy = mechanism.lattice.perturb(total, std, stream("once"), bound=5.0, storage="int32")
-    stored = mechanism.perturb(total, stream("once"))
+    drawn = mechanism.lattice.perturb(total, std, stream("once"), bound=5.0, storage="int32")
+    stored = noisy(mechanism, total, stream("once"))
     unit = 2.0 ** mechanism.shift.reshape(-1, 1, 1)
-    np.testing.assert_array_equal(stored, np.rint(noisy / unit))
+    np.testing.assert_array_equal(stored, np.rint(drawn / unit))
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 1e4])
@@ -177,8 +182,8 @@ def test_ten_sigma_fit_sixteen_bits_and_what_does_not_is_saturated(epsilon):
     assert (reach / 2.0**mechanism.shift <= 32767).all()
     assert ((mechanism.shift == 0) | (reach / 2.0**mechanism.shift > 32767 / 2)).all()
     far = np.full((RELEASED, 2, 2), 2**40)
-    assert (mechanism.perturb(far, stream("far")) == 32767).all()
-    assert (mechanism.perturb(-far, stream("far")) == -32767).all()
+    assert (noisy(mechanism, far, stream("far")) == 32767).all()
+    assert (noisy(mechanism, -far, stream("far")) == -32767).all()
 
 
 def test_a_dead_channel_is_worth_nothing_and_takes_no_noise_from_the_others():
@@ -198,7 +203,7 @@ class TestShares:
     def test_their_sum_has_the_noise_that_is_stated(self, shared):
         """Chi-square of 4 · 20,000 values, both tails 1e-9; and without one of them, less."""
         many = np.zeros((4, 20_000), dtype=np.int64)
-        drawn = [shared.share(many, stream(f"site {number}")) for number in range(3)]
+        drawn = [shared.noisy_sum.share(many, stream(f"site {number}")) for number in range(3)]
         std = shared.teachers / shared.lattice.step
         low, high = stats.chi2.ppf([1e-9, 1 - 1e-9], many.size)
         for count, sigma in ((3, shared.noise), (2, shared.sigma)):
@@ -209,9 +214,9 @@ class TestShares:
     def test_what_would_not_fit_is_refused_before_anything_is_drawn(self, shared):
         fine = replace(shared, lattice=Lattice(shared.lattice.step / 2**20))
         with pytest.raises(LatticeOverflowError, match="int32 holds"):
-            fine.share(np.zeros((4, 4), dtype=np.int64), None)
+            fine.noisy_sum.share(np.zeros((4, 4), dtype=np.int64), None)
 
     def test_a_share_that_is_too_narrow_is_refused(self, shared):
         coarse = replace(shared, lattice=Lattice(2.0**6))
         with pytest.raises(InvalidValueError, match="too narrow"):
-            coarse.share(np.zeros((4, 4), dtype=np.int64), None)
+            coarse.noisy_sum.share(np.zeros((4, 4), dtype=np.int64), None)

@@ -2,8 +2,8 @@ r"""The game of features: a teacher that changes, or the query images of one per
 
 Both worlds are summed by the object that sums a release, `canal.features.sites.LocalSites`:
 features are clipped, put on the lattice and added up over teachers, caps and importance over
-teachers and queries. Noise is added by `Mechanism.perturb` and `Sum.perturb` (of shares, what is
-left when t of them are known). The sampler gives every coordinate of a channel the same noise.
+teachers and queries. Noise is added by `NoisySum.perturb` (of shares, what is left when t of them
+are known). The sampler gives every coordinate of a channel the same noise.
 
 That noise of *different queries* is independent is the business of their keys, and looked at row by
 row (`canal.attacks.feature_rows`).
@@ -189,13 +189,7 @@ class FeatureGame(Game):
         mechanism = self.mechanism
 
         def add(total: NDArray[np.int64]) -> NDArray[Any]:
-            return mechanism.lattice.perturb(
-                total,
-                (mechanism.teachers * mechanism.sigma)[:, None],
-                Stream(secret.key(b"audit whole numbers")),
-                bound=float(mechanism.teachers),
-                storage="int32",
-            )
+            return mechanism.noisy_sum.perturb(total, Stream(secret.key(b"audit whole numbers")))
 
         wrong = not_integers(FEATURES, add, (len(mechanism.channels), 64))
         if wrong:
@@ -251,7 +245,8 @@ class FeatureGame(Game):
             stream = Stream(secret.key(b"audit features", *context))
             total = self.moved_features(query)[world]
             many = np.broadcast_to(total[..., None], (*total.shape, part.stop - part.start))
-            noisy = np.moveaxis(self.mechanism.perturb(many, stream), -1, 0)
+            noisy_sum = self.mechanism.noisy_sum
+            noisy = np.moveaxis(noisy_sum.store(noisy_sum.perturb(many, stream)), -1, 0)
             rows = stored(noisy, folder, number).astype(np.float64)
             scores = rows.reshape(len(rows), -1) @ self.weights(query)
             # One query is enough to see how wide the noise is.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,6 +49,7 @@ from canal.gradients.plan import DISTANCE, DISTANCE_OF_COUNT, AdapterPlan
 from canal.gradients.store import TENSOR as ROUNDS
 from canal.privacy.units import Unit
 from canal.release.noise import Noise
+from canal.release.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
     from canal.privacy.randomness import Secret, Stream
@@ -198,7 +199,8 @@ class RoundsGame(Game):
         few, published = self._fewest, hashlib.sha256()
         for number in range(_ROWS):
             total = self.worst.sums[number % 2, 0, self.where[:_SAMPLE_WIDTH]]
-            row = few.store(self._noisy(few, total, noise, number, published.digest()))
+            noisy = self._noisy(few, total, noise, number, published.digest())
+            row = few.noisy_sum.store(noisy)
             published.update(hashlib.sha256(row.tobytes()).digest())
             yield row
 
@@ -246,7 +248,7 @@ class RoundsGame(Game):
             total = self.worst.sums[each % 2, world, self.where]
             many = np.broadcast_to(total, (size, len(total)))
             noisy = self._noisy(few, many, noise, each, published.digest())
-            rows = stored(few.store(noisy), folder, number, ROUNDS)
+            rows = stored(few.noisy_sum.store(noisy), folder, number, ROUNDS)
             published.update(hashlib.sha256(rows.tobytes()).digest())
             values = rows.astype(np.float64)
             scores += values @ (apart[each % 2] / np.square(std))
@@ -298,27 +300,30 @@ class RoundsGame(Game):
 
     def _noisy(
         self, few: Mechanism, total: Integers, noise: Noise, number: int, published: bytes
-    ) -> Integers:
+    ) -> NDArray[np.signedinteger]:
         """One round's sum with its noise; the canary's site sends it, others send nothing else."""
         streams = [each.of_round(number, published) for each in self._streams(noise)]
-        if self.plan.trust == "trusted":
-            return few.perturb(total, streams[0])
-        return _sent(few.share, total, streams)
+        # Noise has the width of a coordinate along the first axis; draws are behind it.
+        made = _sent(few.noisy_sum, np.asarray(total).T, streams)
+        return made.T
 
-    def _noisy_count(self, parts: Integers, noise: Noise) -> Integers:
+    def _noisy_count(self, parts: Integers, noise: Noise) -> NDArray[np.signedinteger]:
         """The number of patients with its noise, before it is kept at one at least."""
         streams = [each.of_statistic(COUNT) for each in self._streams(noise)]
-        if self.plan.trust == "trusted":
-            return self.mechanism.perturb_count(parts, streams[0])
-        return _sent(self.mechanism.share_count, parts, streams)
+        return _sent(self.mechanism.noisy_count, parts, streams)
 
 
 def _sent(
-    share: Callable[[ArrayLike, Stream], Integers], total: Integers, streams: Sequence[Stream]
-) -> Integers:
+    noisy_sum: NoisySum, total: Integers, streams: Sequence[Stream]
+) -> NDArray[np.signedinteger]:
     """What all sites send, added up: the canary's its sum, others nothing, each with its share."""
     first, *others = streams
-    return sum((share(np.zeros_like(total), each) for each in others), share(total, first))
+    if noisy_sum.shares == 1:
+        return noisy_sum.perturb(total, first)
+    made = noisy_sum.share(total, first)
+    for each in others:
+        made += noisy_sum.share(np.zeros_like(total), each)
+    return made
 
 
 def _or_one(std: ArrayLike) -> Floats:

@@ -10,30 +10,23 @@ published channels are touched: those of the top M whose noise is finite.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from canal.features.calibration import CalibratedPlan, feature_lattice
 from canal.features.clipping import Clipped, clip
 from canal.features.statistics import Statistics
-from canal.privacy.lattice import (
-    TAIL_SIGMAS,
-    Lattice,
-    coarsen,
-    fitting_shift,
-    rounded_gaussian,
-)
-from canal.privacy.shares import check_share, share_std
+from canal.privacy.lattice import TAIL_SIGMAS, Lattice, fitting_shift
+from canal.release.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.privacy.randomness import Stream
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mechanism:
     """Everything that turns features into what is published; all of it public.
 
@@ -108,46 +101,17 @@ class Mechanism:
         nonnegative = self.calibrated.plan.nonnegative
         return clip(chosen, self.caps, self.lattice, nonnegative=nonnegative)
 
-    def share(self, given: ArrayLike, stream: Stream) -> NDArray[np.int64]:
-        """Add a site's share of the noise to what it gives for one image.
-
-        Args:
-            given: `[M, *grid]` integers; private.
-            stream: of this site and this image.
-        """
-        plan, integers = self.calibrated.plan, np.asarray(given)
-        std = share_std(self.teachers * self.sigma, plan.shares, plan.colluding)
-        steps = std / self.lattice.step
-        check_share(steps)
-        reach = float(self.teachers)
-        self.lattice.check(reach, self.teachers * self.noise, "int32")
-        axes = (-1,) + (1,) * (integers.ndim - 1)
-        noisy = rounded_gaussian(steps.reshape(axes), integers.shape, stream)
-        noisy += integers
-        return noisy
-
-    def perturb(self, total: ArrayLike, stream: Stream) -> NDArray[np.signedinteger]:
-        """Add noise once to the sum for one image, and keep it in 16 bits.
-
-        Where noise comes in shares, add what is left of it when t of them are known: nobody does
-        that in a release, it is what an audit draws.
-
-        Args:
-            total: `[M, *grid]` integers; private.
-            stream: of this one image.
-        """
-        noisy, plan = np.asarray(total), self.calibrated.plan
-        if plan.trust == "secure-sum":
-            for _ in range(plan.shares - plan.colluding):
-                noisy = self.share(noisy, stream)
-        elif plan.allocation != "none":
-            std = (self.teachers * self.sigma).reshape((-1,) + (1,) * (noisy.ndim - 1))
-            noisy = self.lattice.perturb(
-                noisy, std, stream, bound=float(self.teachers), storage="int32"
-            )
-        return self.store(noisy)
-
-    def store(self, noisy: ArrayLike) -> NDArray[np.signedinteger]:
-        """Keep a noisy sum for one image, `[M, *grid]`, in 16 bits."""
-        axes = (-1,) + (1,) * (np.ndim(noisy) - 1)
-        return coarsen(noisy, self.shift.reshape(axes))
+    @cached_property
+    def noisy_sum(self) -> NoisySum:
+        """The sum over teachers of one query, `[M, *grid]`."""
+        plan = self.calibrated.plan
+        return NoisySum(
+            "features",
+            self.lattice,
+            self.teachers * self.sigma,
+            float(self.teachers),
+            plan.shares,
+            plan.colluding,
+            self.shift,
+            "int16",
+        )

@@ -130,7 +130,8 @@ class PerIterationRelease:
         times = self.asked[name].to_bytes(8, "big")
         content = bytes.fromhex(self.queries.contents[self._rows[name]])
         context = (b"per-iteration", self._context, name.encode(), content, times)
-        stored = self.mechanism.perturb(total, Stream(self.secret.key(*context)))
+        noisy_sum = self.mechanism.noisy_sum
+        stored = noisy_sum.store(noisy_sum.perturb(total, Stream(self.secret.key(*context))))
         scale = self.mechanism.scale.reshape(-1, *[1] * (stored.ndim - 1))
         return torch.from_numpy((stored * scale).astype(np.float32))
 

@@ -53,7 +53,9 @@ def share(mechanism: Mechanism, given: Any, batch: QueryBatch, queries: Queries,
         own: the noise of this site.
     """
     rows = enumerate(given, start=batch.start)
-    return np.stack([mechanism.share(each, own.of_query(queries, row)) for row, each in rows])
+    return np.stack(
+        [mechanism.noisy_sum.share(each, own.of_query(queries, row)) for row, each in rows]
+    )
 
 
 def make_rows(
@@ -73,8 +75,8 @@ def make_rows(
         noise: of the aggregator; None where the sums hold the shares of all sites.
         start: row of the first.
     """
+    noisy_sum = mechanism.noisy_sum
     for row, total in enumerate(summed, start=start):
-        if noise is None:
-            yield mechanism.store(total)
-        else:
-            yield mechanism.perturb(total, noise.of_query(queries, row))
+        if noise is not None:
+            total = noisy_sum.perturb(total, noise.of_query(queries, row))
+        yield noisy_sum.store(total)

@@ -163,7 +163,8 @@ class LocalSites:
             )
             for total, part in zip(found, parts, strict=True):
                 if teacher.cohort in self._shares:
-                    part.share(self._shares[teacher.cohort].of_statistic(part.name))
+                    stream = self._shares[teacher.cohort].of_statistic(part.name)
+                    part.total = part.noisy_sum.share(part.total, stream)
                 total.total = total.total + part.total
         return found
 

@@ -23,9 +23,8 @@ from canal.errors import ReleaseError
 from canal.features.calibration import CalibratedPlan, statistic_lattice
 from canal.features.clipping import clip
 from canal.privacy.budget import Source
-from canal.privacy.lattice import rounded_gaussian
 from canal.privacy.posterior import posterior_mean
-from canal.privacy.shares import check_share, share_std
+from canal.release.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -234,29 +233,14 @@ class Sum:
         return clipped.broken
 
     @property
-    def std(self) -> float:
-        """Of the noise that is accounted for, on the sum."""
-        return self.terms * float(self.calibrated.sigma(self.name)[0]) / self.bound
-
-    def share(self, stream: Stream) -> None:
-        """Add a site's share of the noise to what it gives; once."""
+    def noisy_sum(self) -> NoisySum:
+        """How this sum gets its noise."""
         plan = self.calibrated.plan
-        steps = share_std(self.std, plan.shares, plan.colluding) / self.lattice.step
-        check_share(steps)
-        self.lattice.check(float(self.terms), self.std * plan.excess, "int32")
-        self.total = self.total + rounded_gaussian(steps, self.total.shape, stream)
-
-    def perturb(self, stream: Stream) -> None:
-        """Add noise to the sum over all teachers, once; of shares, what t known ones leave."""
-        plan = self.calibrated.plan
-        if plan.trust == "secure-sum":
-            for _ in range(plan.shares - plan.colluding):
-                self.share(stream)
-        elif self.std:
-            bound = float(self.terms)
-            self.total = self.lattice.perturb(
-                self.total, self.std, stream, bound=bound, storage="int32"
-            )
+        std = self.terms * float(self.calibrated.sigma(self.name)[0]) / self.bound
+        return NoisySum(
+            *(self.name, self.lattice, np.array(std), float(self.terms)),
+            *(plan.shares, plan.colluding),
+        )
 
     def published(self, source: Source, stream: Stream | None = None) -> Statistic:
         """What leaves the aggregator: a mean, with the plan's noise if it is private.
@@ -266,7 +250,7 @@ class Sum:
             stream: of the noise; None where it is public, or where all sites added their shares.
         """
         if stream is not None:
-            self.perturb(stream)
+            self.total = self.noisy_sum.perturb(self.total, stream)
         plan = self.calibrated.plan
         sigma = float(self.calibrated.sigma(self.name)[0]) * plan.excess
         return Statistic(source, self.mean(), sigma if source == "private" else 0.0)

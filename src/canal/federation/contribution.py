@@ -43,7 +43,8 @@ class Contribution(Answers):
             noise = self.noise()
             if noise is not None:
                 for total in found:
-                    total.share(noise.of_statistic(total.name))
+                    stream = noise.of_statistic(total.name)
+                    total.total = total.noisy_sum.share(total.total, stream)
             return {total.name: total.total for total in found}
 
         return self.once("statistics", 0, request, make)

@@ -263,6 +263,7 @@ def contribute(
     """
     lattice = mechanism.calibrated.lattice
     total = site.total(gradients, mechanism.clip, lattice, number, progress=progress).numpy()
+    part = mechanism.bounded(total)
     if own is None:
-        return mechanism.bounded(total)
-    return mechanism.share(total, own.of_round(number, published))
+        return part
+    return mechanism.noisy_sum.share(part, own.of_round(number, published))

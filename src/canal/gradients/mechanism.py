@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from canal.gradients.basis import Basis
 from canal.gradients.clip import Clip
 from canal.gradients.plan import CalibratedAdapterPlan
 from canal.gradients.public import Public
-from canal.privacy.lattice import STORAGES, rounded_gaussian
-from canal.privacy.shares import check_share, share_std
+from canal.privacy.lattice import Lattice
+from canal.privacy.shares import check_share
+from canal.release.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.privacy.randomness import Stream
     from canal.release.noise import Noise
 
 Stored = NDArray[np.int32]
@@ -58,22 +59,10 @@ class Mechanism:
         """
         made = cls(calibrated, public.clip(calibrated.plan), public.basis)
         if calibrated.plan.trust == "secure-sum":
-            check_share(made._shares)
+            check_share(made.noisy_sum.share_steps)
             if calibrated.plan.count:
-                check_share(made._count_share)
+                check_share(made.noisy_count.share_steps)
         return made
-
-    @property
-    def _shares(self) -> NDArray[np.float64]:
-        """Of every coordinate: the width of a site's share of the noise, in lattice steps."""
-        plan = self.calibrated.plan
-        return share_std(self.sigma, plan.shares, plan.colluding) / self.calibrated.lattice.step
-
-    @property
-    def _count_share(self) -> NDArray[np.float64]:
-        """The width of a site's share of the noise on the count, in parts of a patient."""
-        plan = self.calibrated.plan
-        return share_std(self.calibrated.count_sigma / COUNT_STEP, plan.shares, plan.colluding)
 
     @property
     def sigma(self) -> NDArray[np.float64]:
@@ -107,70 +96,34 @@ class Mechanism:
             "count_sigma": calibrated.count_sigma * excess,
         }
 
-    def share(self, total: ArrayLike, stream: Stream) -> NDArray[np.int64]:
-        """Add a site's share of the noise to its sum.
+    @cached_property
+    def noisy_sum(self) -> NoisySum:
+        """The sum of one round over all sites, `[d]`."""
+        plan = self.calibrated.plan
+        bound = float(plan.patients * plan.sites)
+        return NoisySum(
+            *("rounds", self.calibrated.lattice, self.sigma, bound),
+            *(plan.shares, plan.colluding),
+        )
 
-        Args:
-            total: `[d]` integers; private.
-            stream: of this site and this round.
-        """
-        plan, lattice, steps = self.calibrated.plan, self.calibrated.lattice, self._shares
-        check_share(steps)
-        lattice.check(float(plan.patients * plan.sites), self.sigma * plan.excess, "int32")
-        integers = self.bounded(total)
-        return rounded_gaussian(steps, integers.shape, stream) + integers
-
-    def perturb(self, total: ArrayLike, stream: Stream) -> NDArray[np.int64]:
-        """Add noise once to the sum over all sites.
-
-        Args:
-            total: `[d]` integers; private.
-            stream: of this round.
-        """
-        lattice, integers = self.calibrated.lattice, np.asarray(total, dtype=np.int64)
-        if self.calibrated.plan.allocation == "none":
-            return integers
-        return rounded_gaussian(self.sigma / lattice.step, integers.shape, stream) + integers
+    @cached_property
+    def noisy_count(self) -> NoisySum:
+        """The number of all patients, in parts of one."""
+        plan, std = self.calibrated.plan, np.array(self.calibrated.count_sigma)
+        bound = float(plan.patients * plan.sites)
+        return NoisySum(COUNT, Lattice(COUNT_STEP), std, bound, plan.shares, plan.colluding)
 
     def count(self, patients: int, own: Noise | None) -> int:
         """How many patients a site has, in parts of one; with its share of the noise, if any."""
         parts = round(patients / COUNT_STEP)
-        return parts if own is None else int(self.share_count(parts, own.of_statistic(COUNT)))
-
-    def share_count(self, parts: ArrayLike, stream: Stream) -> NDArray[np.int64]:
-        """Add a site's share of the noise to the number of its patients.
-
-        Args:
-            parts: of one; private.
-            stream: of this site and its count.
-        """
-        numbers, std = np.asarray(parts, dtype=np.int64), self._count_share
-        check_share(std)
-        return rounded_gaussian(std, numbers.shape, stream) + numbers
-
-    def perturb_count(self, parts: ArrayLike, stream: Stream) -> NDArray[np.int64]:
-        """Add noise once to the number of all patients.
-
-        Args:
-            parts: of one; private.
-            stream: of the count.
-        """
-        numbers = np.asarray(parts, dtype=np.int64)
-        if self.calibrated.plan.allocation == "none":
-            return numbers
-        std = self.calibrated.count_sigma / COUNT_STEP
-        return rounded_gaussian(std, numbers.shape, stream) + numbers
+        if own is None:
+            return parts
+        return int(self.noisy_count.share(parts, own.of_statistic(COUNT)))
 
     def bounded(self, total: ArrayLike) -> NDArray[np.int64]:
         """A site's sum as if it had no more patients than the plan says; never further apart."""
         most = round(self.calibrated.plan.patients / self.calibrated.lattice.step)
         return np.clip(np.asarray(total, dtype=np.int64), -most, most)
-
-    def store(self, noisy: ArrayLike) -> Stored:
-        """What is published of a noisy sum; beyond 32 bits it is saturated, never wrapped."""
-        limit = STORAGES["int32"]
-        stored: Stored = np.clip(np.asarray(noisy), -limit, limit).astype(np.int32)
-        return stored
 
     def direction(self, stored: ArrayLike, patients: float) -> Tensor:
         """Where a published sum points, `[d]`: of length one at most, if all agree and a = 1.

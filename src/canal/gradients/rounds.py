@@ -245,7 +245,7 @@ class _Run:
             parts = self.cohorts.count(mechanism)
             if self.noise is not None:
                 stream = self.noise.of_statistic(COUNT)
-                parts = int(mechanism.perturb_count(parts, stream))
+                parts = int(mechanism.noisy_count.perturb(parts, stream))
             replace_file(path, json.dumps({"patients": parts}).encode())
         parts = int(json.loads(path.read_bytes())["patients"])
         self.cohorts.publish(parts)
@@ -278,9 +278,11 @@ class _Run:
         published: bytes,
     ) -> Stored:
         total = self.cohorts.total(mechanism, number, course.here.float(), latest, published)
-        if self.noise is None:
-            return mechanism.store(total)
-        return mechanism.store(mechanism.perturb(total, self.noise.of_round(number, published)))
+        if self.noise is not None:
+            stream = self.noise.of_round(number, published)
+            total = mechanism.noisy_sum.perturb(total, stream)
+        stored: Stored = mechanism.noisy_sum.store(total)
+        return stored
 
     def _spent(self, mechanism: Mechanism, rounds: int) -> float | None:
         if not self.private:

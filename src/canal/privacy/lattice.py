@@ -163,9 +163,10 @@ def coarsen(
     >>> coarsen([1000, -1001, 10**9], shift=2)
     array([  250,  -250, 32767], dtype=int16)
     """
-    limit = STORAGES[storage]
-    units = np.ldexp(np.asarray(noisy, dtype=np.float64), -np.asarray(shift))
-    stored: NDArray[np.signedinteger] = np.clip(np.rint(units), -limit, limit).astype(storage)
+    limit, units = STORAGES[storage], np.asarray(noisy)
+    if np.any(shift):
+        units = np.rint(np.ldexp(units.astype(np.float64), -np.asarray(shift)))
+    stored: NDArray[np.signedinteger] = np.clip(units, -limit, limit).astype(storage)
     return stored
 
 
