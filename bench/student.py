@@ -13,16 +13,16 @@ from bench.ratio import Ratio, compare
 from bench.release import _ensemble, _plan
 from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
-from canal.distill.run import Objective
-from canal.distill.student import Student
-from canal.distill.targets import Targets
 from canal.features.aggregator import create
+from canal.features.distillation import FeatureMatching, Projected, Targets
 from canal.features.mechanism import Mechanism
 from canal.features.per_iteration import PerIterationRelease
 from canal.features.queries import Queries
 from canal.features.statistics import Statistics
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.distillation import StudentLoss
 from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, evaluating
-from canal.learning.settings import DistillSettings
+from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.training import Batches
 from canal.privacy.randomness import Secret
 
@@ -42,11 +42,12 @@ def ratios() -> Iterator[Ratio]:
         targets = Targets(release, settings)
         batches = Batches(arrays, batch_size=16, augment=True, seed=0)
 
-        def student() -> Student:
-            return Student(UNetArchitecture().build(9), BOTTLENECK, 256, targets.channels, 2)
+        def student() -> Projected:
+            return Projected(UNetArchitecture().build(9), BOTTLENECK, 256, targets.channels, 2)
 
-        distilled = _steps(student(), batches, Objective(arrays, targets, settings, STEPS))
-        alone = _steps(UNetArchitecture().build(9), batches, Objective(arrays, None, settings, 1))
+        matching = FeatureMatching(targets, arrays, Checkpoint({}), TrainingSettings(steps=STEPS))
+        distilled = _steps(student(), batches, StudentLoss(arrays, matching))
+        alone = _steps(UNetArchitecture().build(9), batches, StudentLoss(arrays))
         yield compare(
             f"{STEPS} student steps with a release, 16 images of 64 px",
             distilled,
@@ -71,12 +72,14 @@ def ratios() -> Iterator[Ratio]:
             (ensemble, "the same, made faster: each pass stops at the tap", 1.3),
         ):
             fresh = PerIterationRelease(mechanism, rival, queries, Secret.seeded(0))
-            asking = Targets(fresh, settings)
+            asking = FeatureMatching(
+                Targets(fresh, settings), arrays, matching.start, matching.training
+            )
             yield compare(
                 "student epoch with a release, K = 3",
                 distilled,
                 name,
-                _steps(student(), batches, Objective(arrays, asking, settings, STEPS)),
+                _steps(student(), batches, StudentLoss(arrays, asking)),
                 target=target,
                 rounds=4,
             )
@@ -94,7 +97,9 @@ class _WholePass(Tap):
         return caught[0]
 
 
-def _steps(network: torch.nn.Module, batches: Batches, objective: Objective) -> Callable[[], None]:
+def _steps(
+    network: torch.nn.Module, batches: Batches, objective: StudentLoss
+) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
 
     def run() -> None:

@@ -12,7 +12,6 @@ from canal.version import __version__
 
 if TYPE_CHECKING:
     from canal.data.load import load
-    from canal.distill.run import train as train_student
     from canal.features.aggregator import create as create_release
     from canal.features.ensemble import load_ensemble
     from canal.features.plan import Plan
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from canal.learning.teacher import train as train_teacher
     from canal.privacy.ledger import Ledger
     from canal.release.record import About
+    from canal.student import train as train_student
 
 _HOME = {
     "About": "release.record",
@@ -39,7 +39,7 @@ _HOME = {
     "initialise": "learning.teacher",
     "load": "data.load",
     "load_ensemble": "features.ensemble",
-    "train_student": "distill.run:train",
+    "train_student": "student:train",
     "train_teacher": "learning.teacher:train",
     "verify": "gradients.kinds",
 }

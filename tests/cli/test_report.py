@@ -15,12 +15,12 @@ def home(tmp_path_factory):
     from canal.data.readers import read
     from canal.data.split import make_split
     from canal.data.synthetic import write
-    from canal.distill.run import train
     from canal.learning import checkpoint, evaluation
     from canal.learning.networks import UNetArchitecture
     from canal.learning.prediction import predict
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise
+    from canal.student import train
 
     home = tmp_path_factory.mktemp("report")
     write(home / "data", 24, size=(32, 32))

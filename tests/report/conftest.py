@@ -77,13 +77,13 @@ def teach(out, init, recipient, private, ledger):
 @pytest.fixture(scope="session")
 def made_run(tmp_path_factory, arrays):
     """The folder; a test that changes it takes `run_folder`."""
-    from canal.distill.run import train as distil
     from canal.features import Plan, Queries, create, load_ensemble
     from canal.gradients.taught import save_taught
     from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train
     from canal.privacy import Ledger, Participants
+    from canal.student import train as distil
 
     folder = tmp_path_factory.mktemp("run")
     training = TrainingSettings(steps=3, batch_size=4, save_every=3)

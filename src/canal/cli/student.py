@@ -49,10 +49,10 @@ def train(
     from dataclasses import replace
 
     from canal.cli.progress import training
-    from canal.distill.run import WITHOUT_RELEASE
-    from canal.distill.run import train as make
     from canal.errors import InvalidValueError
     from canal.gradients.kinds import open_release
+    from canal.student import WITHOUT_RELEASE
+    from canal.student import train as make
 
     opened = None if release is None or mode in WITHOUT_RELEASE else open_release(release)
     if unlabelled is not None and mode != "predictions":

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from canal.distill.run import train as train_student
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.drawing import alone
 from canal.experiments.markdown import row, shown, table
@@ -28,6 +27,7 @@ from canal.privacy.iteration import Penalty, penalty, releases_per_image
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Participants
 from canal.release.chart import lines
+from canal.student import train as train_student
 
 ASKED = Asked(epsilon=8.0, allocation="uniform")
 TIMES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from canal.distill.run import Mode
 from canal.experiments.cell import Cell, Places
 from canal.experiments.estimate import Estimate, Sample
 from canal.experiments.markdown import row, shown, table
@@ -13,6 +12,7 @@ from canal.experiments.preset import Preset
 from canal.experiments.stage import Scene
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
 from canal.experiments.whiskers import figure
+from canal.student import Mode
 
 # What each student listens to; the first is no student.
 ARMS: dict[str, tuple[Mode, Asked] | None] = {

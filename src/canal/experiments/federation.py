@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from canal.distill.run import Mode
 from canal.experiments.cell import Cell, Places
 from canal.experiments.markdown import decibels, row, shown, table
 from canal.experiments.preset import Preset
 from canal.experiments.stage import Federation
 from canal.experiments.students import Asked, NetworksCell, StudentCell, dice
 from canal.release.digits import upwards
+from canal.student import Mode
 
 HOSPITALS = ("Kvasir-SEG", "CVC-ClinicDB", "ETIS-Larib")
 # What each student listens to.

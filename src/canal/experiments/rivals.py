@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from canal.distill.objective import opinion
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course
 from canal.experiments.stage import Stage
 from canal.experiments.students import NetworksCell, scored
 from canal.gradients.patients import Patients
 from canal.learning import checkpoint
+from canal.learning.distillation import mean_prediction
 from canal.rivals import dpsgd, pupil, votes
 from canal.rivals.dpsgd import PrivateSettings
 
@@ -79,7 +79,7 @@ class PrivateTeachersCell(PrivateCell):
         student = pupil.train(
             *(places.runs / self.slug / "student", stage.init),
             *(stage.part("recipient"), stage.training),
-            opinion(teachers),
+            mean_prediction(teachers),
             {"teachers": asdict(self.settings)},
             report=stage.told("student"),
         )
@@ -154,7 +154,7 @@ class EchoCell(Cell):
         student = pupil.train(
             *(places.runs / self.slug / "student", stage.init),
             *(stage.part("recipient"), stage.training),
-            *(opinion([said]), {"networks": [start.initialisation]}),
+            *(mean_prediction([said]), {"networks": [start.initialisation]}),
             report=stage.told("student"),
         )
         return scored([student], stage.part("test"))

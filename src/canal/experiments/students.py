@@ -16,14 +16,12 @@ import numpy as np
 
 from canal.attacks.view import noiseless_rows
 from canal.data.duplicates import people
-from canal.distill.run import Mode
-from canal.distill.run import train as train_student
-from canal.distill.targets import Targets
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.estimate import Sample
 from canal.experiments.stage import Scene, Stage
 from canal.features.aggregator import create
 from canal.features.calibration import finite_or_none
+from canal.features.distillation import Targets
 from canal.features.options import Options
 from canal.features.queries import Queries
 from canal.features.store import Release
@@ -31,6 +29,8 @@ from canal.learning import checkpoint, evaluation, prediction
 from canal.learning.networks import evaluating, home, to_float, variation
 from canal.learning.settings import DistillSettings
 from canal.privacy.units import UNITS
+from canal.student import Mode
+from canal.student import train as train_student
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +118,7 @@ class StudentCell(Cell):
 
     Args:
         scene: data and teachers.
-        mode: what it learns from, as `canal.distill.run` knows it.
+        mode: what it learns from, as `canal.student` knows it.
         asked: the release; None for students that listen to none.
         distill: how it listens.
     """
@@ -217,7 +217,7 @@ def facts(release: Release, stage: Stage, distill: DistillSettings) -> dict[str,
     targets = Targets(release, distill)
     shape = (-1, len(release.channels), *plan.grid)
     truth = noiseless_rows(release, stage.ensemble, stage.part("recipient")).reshape(shape)
-    truth = targets.heard(torch.from_numpy(truth).float()).double().numpy()
+    truth = targets.filtered(torch.from_numpy(truth).float()).double().numpy()
     heard = targets.batch(release.ids).double().numpy()
     weight = targets.weight.double().numpy()
     signal = (weight * _per_channel(truth.var(axis=0)[None])).sum()

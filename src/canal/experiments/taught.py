@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canal.distill.run import train as train_student
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.course import Course, CourseStage
 from canal.experiments.stage import Stage, alone
@@ -27,6 +26,7 @@ from canal.gradients.store import AdapterRelease
 from canal.gradients.taught import load_taught
 from canal.gradients.update import UpdateSettings
 from canal.learning import checkpoint
+from canal.student import train as train_student
 
 if TYPE_CHECKING:
     from torch import nn

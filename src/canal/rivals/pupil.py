@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canal.distill.objective import Predictions
 from canal.learning import checkpoint
+from canal.learning.distillation import Predictions, StudentLoss
 from canal.learning.runs import Report, RunFolder, provenance
 from canal.learning.settings import TrainingSettings
 
@@ -45,6 +45,6 @@ def train(
     with run.claim({"init": start.initialisation, "said": source, **provenance(arrays, training)}):
         if run.is_finished:
             return checkpoint.load(folder)[0]
-        run.train(network, arrays, training, report, Predictions(arrays, say))
+        run.train(network, arrays, training, report, StudentLoss(arrays, Predictions(say)))
         run.finish(network, replace(start, data=arrays.digest, notes={"role": "student"}))
         return network

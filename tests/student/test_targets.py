@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.fft import dctn, idctn
 
-from canal.distill.targets import Targets
 from canal.errors import InvalidValueError
+from canal.features.distillation import Targets
 from canal.learning.settings import DistillSettings
 
 

@@ -10,20 +10,20 @@ import pytest
 import torch
 from xxhash import xxh3_128_hexdigest
 
-from canal.distill.objective import Objective, Predictions, opinion
-from canal.distill.run import train
-from canal.distill.student import Student
-from canal.distill.targets import Targets
 from canal.errors import CheckpointError, InvalidValueError, ReleaseError
+from canal.features.distillation import FeatureMatching, Projected, Targets
 from canal.gradients.kinds import open_release
 from canal.gradients.taught import load_taught, save_taught
 from canal.learning import checkpoint
 from canal.learning.augmentation import orient
+from canal.learning.checkpoint import Checkpoint
+from canal.learning.distillation import Predictions, StudentLoss, mean_prediction
 from canal.learning.networks import BOTTLENECK, UNetArchitecture, task_loss, weights_digest
 from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.teacher import initialise
 from canal.learning.training import Batches
 from canal.release.manifest import MANIFEST, Manifest
+from canal.student import train
 
 SIZE = (64, 64)
 SHORT = TrainingSettings(steps=4, batch_size=4, save_every=2)
@@ -36,7 +36,13 @@ def digest(folder):
 def student_of(init, targets):
     network, about = checkpoint.load(init)
     torch.manual_seed(0)
-    return Student(network, about.tap, 128, targets.channels, dims=2)
+    return Projected(network, about.tap, 128, targets.channels, dims=2)
+
+
+def loss_of(arrays, targets, steps=1):
+    about = Checkpoint({})
+    training = TrainingSettings(steps=steps)
+    return StudentLoss(arrays, FeatureMatching(targets, arrays, about, training))
 
 
 def test_arms_share_everything_but_the_targets(init, arrays, make_release, tmp_path):
@@ -73,7 +79,7 @@ def test_the_loss_by_hand(init, arrays, make_release):
     student = student_of(init, targets)
     batch = Batches(arrays, batch_size=6, augment=True, seed=4)[3]
     assert len(set(batch.orientations.tolist())) > 1
-    loss, logits = Objective(arrays, targets, settings, steps=10)(student, batch)
+    loss, logits = loss_of(arrays, targets, steps=10)(student, batch)
     caught = []
     layer = dict(student.network.named_modules())[BOTTLENECK]
     handle = layer.register_forward_hook(lambda *what: caught.append(what[2]))
@@ -102,7 +108,7 @@ def test_images_without_a_label_have_the_feature_loss_alone(init, arrays, make_r
         some = replace(arrays, unlabelled=frozenset(unlabelled))
         student = student_of(init, targets)
         with torch.no_grad():
-            losses.append(float(Objective(some, targets, DistillSettings(), 1)(student, batch)[0]))
+            losses.append(float(loss_of(some, targets)(student, batch)[0]))
     with torch.no_grad():
         logits, ours = student_of(init, targets).matched(batch.images)
     names = [arrays.ids[row] for row in batch.rows]
@@ -116,16 +122,18 @@ def test_images_that_nobody_asked_about_have_the_supervised_loss_alone(init, arr
     strangers = replace(arrays, ids=tuple(f"other {name}" for name in arrays.ids))
     batch = Batches(strangers, batch_size=4, augment=False, seed=0)[0]
     student = student_of(init, targets)
-    loss, logits = Objective(strangers, targets, DistillSettings(), 1)(student, batch)
+    loss, logits = loss_of(strangers, targets)(student, batch)
     torch.testing.assert_close(loss, task_loss(logits, batch.masks).mean())
 
 
 def test_the_weight_decays_to_nothing(arrays, make_release):
-    objective = Objective(arrays, None, DistillSettings(schedule="decay"), steps=100)
-    weights = [objective._weight(step) for step in (0, 50, 100)]
+    def matching(**knobs):
+        targets = Targets(make_release(), DistillSettings(**knobs))
+        return FeatureMatching(targets, arrays, Checkpoint({}), TrainingSettings(steps=100))
+
+    weights = [matching(schedule="decay").weight(step) for step in (0, 50, 100)]
     np.testing.assert_allclose(weights, [0.1, 0.05, 0.0], atol=1e-12)
-    even = Objective(arrays, None, DistillSettings(), steps=100)
-    assert even._weight(0) == even._weight(99) == 0.1
+    assert matching().weight(0) == matching().weight(99) == 0.1
 
 
 def test_no_teacher_is_loaded_and_no_noise_is_drawn(
@@ -166,7 +174,7 @@ def test_the_loss_of_predictions_by_hand(init, arrays, adapters):
     taught, _ = load_taught(init, adapters)
     some = replace(arrays, unlabelled=frozenset(arrays.ids[::2]))
     batch = Batches(some, batch_size=12, augment=True, seed=2)[0]
-    loss, logits = Predictions(some, opinion([taught]))(network, batch)
+    loss, logits = StudentLoss(some, Predictions(mean_prediction([taught])))(network, batch)
     with torch.no_grad():
         said = taught(batch.images).sigmoid()
     mine = logits.sigmoid()

@@ -16,14 +16,12 @@ noise. Controls are modes of the same run, so that arms differ in one thing only
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from canal.distill.objective import Objective, Predictions, opinion
-from canal.distill.student import Student
-from canal.distill.targets import Targets
 from canal.errors import InvalidValueError
+from canal.features.distillation import FeatureMatching, feature_target
 from canal.features.per_iteration import PerIterationRelease
 from canal.features.store import FEATURES, Release
 from canal.gradients.kinds import check_contents
@@ -31,8 +29,9 @@ from canal.gradients.store import ADAPTERS, AdapterRelease
 from canal.gradients.taught import load_taught
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
+from canal.learning.distillation import Predictions, Target, mean_prediction, train_student
 from canal.learning.networks import UNetArchitecture, weights_digest
-from canal.learning.runs import Report, RunFolder, provenance
+from canal.learning.runs import Report
 from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.teacher import check_fit
 from canal.release.folder import Folder
@@ -75,73 +74,48 @@ def train(
         mode: see above.
         report: of progress.
     """
-    import torch
-
     folder, init = Path(folder), Path(init)
     training = TrainingSettings() if training is None else training
     distill = DistillSettings() if distill is None else distill
     network, start = checkpoint.load(init)
-    architecture = UNetArchitecture.from_json(start.architecture)
-    check_fit(architecture, start.size, arrays, str(init))
+    check_fit(UNetArchitecture.from_json(start.architecture), start.size, arrays, str(init))
     release = _fitting(release, mode)
     if release is not None:
         _check(release, network, init)
-    targets = taught = None
+    target: Target | None = None
     if isinstance(release, AdapterRelease):
         if mode == "adapters":
             release.teach(network)
         else:
-            taught, _ = load_taught(init, release)
+            target = Predictions(mean_prediction([load_taught(init, release)[0]]))
     elif release is not None:
-        if training.deform:
-            raise InvalidValueError(
-                f"deform = {training.deform:g}: features are of images as they are, and cannot be "
-                "bent with them; leave it at 0"
-            )
-        seed = training.seed if mode == "noise-only" else None
-        targets = _targets(release, arrays, distill, seed)
-    if targets is None and taught is None and not arrays.labelled.any():
+        noise_seed = training.seed if mode == "noise-only" else None
+        target = feature_target(release, arrays, start, training, distill, noise_seed)
+    if target is None and not arrays.labelled.any():
         raise InvalidValueError(
             f"no image has a label, and mode {mode} learns from nothing else; label some of them"
         )
     source = None if release is None else release.digest
-    run = RunFolder(folder)
-    resolved = {
+    origin = {
         "init": start.initialisation,
         "mode": mode,
         "release": source,
-        "distill": asdict(distill) if targets else None,
-        **provenance(arrays, training),
+        "distill": asdict(distill) if isinstance(target, FeatureMatching) else None,
     }
-    with run.claim(resolved):
-        if run.is_finished:
-            return checkpoint.describe(folder)
-        description = replace(
-            start,
-            data=arrays.digest,
-            notes={
-                "role": "student",
-                "mode": mode,
-                "images": len(arrays.ids),
-                "labelled": int(arrays.labelled.sum()),
-                "release": source,
-                **(release.stamp if isinstance(release, Folder) and mode != "noise-only" else {}),
-            },
-        )
-        learner = network
-        if targets is not None:
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(training.seed)
-                dims = architecture.spatial_dims
-                learner = Student(network, start.tap, architecture.channels, targets.channels, dims)
-        objective = (
-            Objective(arrays, targets, distill, training.steps)
-            if taught is None
-            else Predictions(arrays, opinion([taught]))
-        )
-        run.train(learner, arrays, training, report, objective)
-        run.finish(network, description)
-        return description
+    notes = {
+        "role": "student",
+        "mode": mode,
+        "images": len(arrays.ids),
+        "labelled": int(arrays.labelled.sum()),
+        "release": source,
+        **(release.stamp if isinstance(release, Folder) and mode != "noise-only" else {}),
+    }
+    return train_student(
+        *(folder, network, start, arrays, training, target),
+        origin=origin,
+        notes=notes,
+        report=report,
+    )
 
 
 def _fitting(release: Published | None, mode: Mode) -> Published | None:
@@ -178,18 +152,3 @@ def _check(release: Published, network: nn.Module, init: Path) -> None:
             f"initialisation {release.initialisation[:12]}; what was released says nothing about "
             "another network; give that initialisation with --init, or take --mode alone"
         )
-
-
-def _targets(
-    release: Release | PerIterationRelease,
-    arrays: Arrays,
-    settings: DistillSettings,
-    noise_seed: int | None,
-) -> Targets:
-    """What was released about some of the images."""
-    if not any(name in release for name in arrays.ids):
-        raise InvalidValueError(
-            f"none of the {len(arrays.ids)} images is in the release; give the images that it was "
-            "asked about"
-        )
-    return Targets(release, settings, noise_seed)

@@ -1,1 +1,0 @@
-"""The student: reads a release and its own data, nothing else."""
