@@ -97,8 +97,8 @@ def main():
     before = pinned()
     if asked.write:
         write()
-    for line in differences(before, pinned() if asked.write else observe()):
-        print(line)
+    found = differences(before, pinned() if asked.write else observe())
+    sys.stdout.write("".join(f"{line}\n" for line in found))
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def differences(old, new, *, exactly=True):
 
 
 def alike(path, one, other):
-    """Whether the two differ no more than by noise, or by the last bits of a machine's arithmetic."""
+    """Whether the two differ no more than by noise, or by a machine's last bits."""
     if "first" in path or "ends" in path:
         return True
     if not (isinstance(one, str) and isinstance(other, str)):
