@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from canal.features.plan import Plan
     from canal.features.queries import Queries
     from canal.features.store import Release
-    from canal.gradients.kinds import verify
     from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import DistillSettings, TrainingSettings
     from canal.learning.teacher import initialise
     from canal.learning.teacher import train as train_teacher
     from canal.privacy.ledger import Ledger
     from canal.release.record import About
+    from canal.release.verification import verify
     from canal.student import train as train_student
 
 _HOME = {
@@ -41,7 +41,7 @@ _HOME = {
     "load_ensemble": "features.ensemble",
     "train_student": "student:train",
     "train_teacher": "learning.teacher:train",
-    "verify": "gradients.kinds",
+    "verify": "release.verification",
 }
 
 __all__ = [

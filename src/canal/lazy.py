@@ -1,6 +1,7 @@
-"""Names that a package offers and loads when they are first asked for."""
+"""Names that are there at once, and loaded when they are first asked for."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -21,3 +22,25 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(f"{package}.{module}"), other or name)
 
     return find
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A function that is imported by its first call.
+
+    Args:
+        home: `module:function`.
+    """
+
+    home: str
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Import the function, and call it."""
+        return self.function(*arguments, **named)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function itself."""
+        module, _, name = self.home.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from canal.errors import InvalidValueError
 from canal.features.distillation import FeatureMatching, feature_target
 from canal.features.per_iteration import PerIterationRelease
 from canal.features.store import FEATURES, Release
-from canal.gradients.kinds import check_contents
 from canal.gradients.store import ADAPTERS, AdapterRelease
 from canal.gradients.taught import load_taught
 from canal.learning import checkpoint
@@ -34,7 +33,8 @@ from canal.learning.networks import UNetArchitecture, weights_digest
 from canal.learning.runs import Report
 from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.teacher import check_fit
-from canal.release.folder import Folder
+from canal.release.store import Folder
+from canal.release.verification import check_contents
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,14 +83,15 @@ def train(
     if release is not None:
         _check(release, network, init)
     target: Target | None = None
-    if isinstance(release, AdapterRelease):
-        if mode == "adapters":
-            release.teach(network)
-        else:
-            target = Predictions(mean_prediction([load_taught(init, release)[0]]))
+    if mode == "adapters":
+        cast(AdapterRelease, release).teach(network)
+    elif mode == "predictions":
+        taught, _ = load_taught(init, cast(AdapterRelease, release))
+        target = Predictions(mean_prediction([taught]))
     elif release is not None:
         noise_seed = training.seed if mode == "noise-only" else None
-        target = feature_target(release, arrays, start, training, distill, noise_seed)
+        answers = cast(Release | PerIterationRelease, release)
+        target = feature_target(answers, arrays, start, training, distill, noise_seed)
     if target is None and not arrays.labelled.any():
         raise InvalidValueError(
             f"no image has a label, and mode {mode} learns from nothing else; label some of them"
@@ -124,10 +125,7 @@ def _fitting(release: Published | None, mode: Mode) -> Published | None:
         return None
     if release is None:
         raise InvalidValueError(f"mode {mode} needs a release; give one, or take mode alone")
-    wanted, got = (
-        ADAPTERS if of_adapters else FEATURES
-        for of_adapters in (mode in OF_ADAPTERS, isinstance(release, AdapterRelease))
-    )
+    wanted, got = ADAPTERS if mode in OF_ADAPTERS else FEATURES, release.kind
     if wanted != got:
         other = " or ".join(OF_ADAPTERS) if got == ADAPTERS else "release"
         raise InvalidValueError(

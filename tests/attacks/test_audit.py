@@ -11,10 +11,10 @@ from canal.attacks.kinds import audit, auditor_of
 from canal.attacks.traces import different_noise, on_lattice
 from canal.errors import InvalidValueError, ReleaseError
 from canal.features.store import Release
-from canal.features.verification import check_statement
 from canal.privacy import Lattice, Secret
 from canal.release.manifest import SOFTWARE
 from canal.release.noisy_sum import NoisySum
+from canal.release.verification import check_statement
 
 PRIVATE = {"caps_source": "private", "importance_source": "private"}
 QUICK = {"draws": 4000, "seeds": 50}

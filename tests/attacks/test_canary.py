@@ -79,7 +79,7 @@ def test_statistics_with_noise_are_part_of_it(make_release, ensemble, networks, 
     """More than the features alone, exactly by what moved the two sums."""
     from canal.attacks.view import noiseless_rows
     from canal.features.statistics import sum_up
-    from canal.features.verification import check_statement
+    from canal.release.verification import check_statement
 
     release = make_release("paper", seed=0)
     other = moved(ensemble, networks, "north", 0.3)

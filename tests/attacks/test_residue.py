@@ -17,7 +17,7 @@ from canal.attacks.traces import different_noise
 from canal.attacks.view import passes, released_rows, units
 from canal.errors import InvalidValueError
 from canal.features.queries import Queries
-from canal.features.verification import verify
+from canal.release.verification import verify
 
 # Little noise: a mean of three teachers is seen through it.
 EASY = 3000.0

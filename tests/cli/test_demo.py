@@ -12,9 +12,10 @@ import pytest
 
 from canal.cli.demo import ADAPTERS, COMMANDS, HOSPITALS, RELEASES, chapters
 from canal.features.store import Release
-from canal.gradients.kinds import open_release, verify
 from canal.learning import checkpoint
 from canal.privacy import Ledger
+from canal.release.store import open_release
+from canal.release.verification import verify
 
 CANAL = Path(sys.executable).parent / "canal"
 SMALL = ("--images", "60", "--queries", "8", "--size", "32", "--steps", "2", "--rounds", "1")

@@ -16,7 +16,7 @@ from canal.federation.answers import Answers
 from canal.federation.history import history
 from canal.federation.message import Message
 from canal.gradients.store import AdapterRelease
-from canal.gradients.verification import verify
+from canal.release.verification import verify
 from federation.local import teach_alone
 from federation.malicious import Malicious, set_in
 from tiny import SITES

@@ -16,12 +16,12 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is absent; pip install 'cana
 
 from canal.features.ensemble import load_ensemble
 from canal.features.store import Release
-from canal.features.verification import verify
 from canal.federation.aggregate import read_queries
 from canal.federation.job import submit, wait
 from canal.federation.settings import Order
 from canal.learning import checkpoint
 from canal.privacy import Ledger
+from canal.release.verification import verify
 from federation.hosts import SITES, Hosts, processes, running, until
 from federation.local import ask_alone, teach_alone
 

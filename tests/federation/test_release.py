@@ -8,10 +8,10 @@ import pytest
 from canal.errors import FederationError
 from canal.features.ensemble import load_ensemble
 from canal.features.store import Release
-from canal.features.verification import verify
 from canal.federation.aggregate import read_queries, run
 from canal.learning import checkpoint
 from canal.privacy.ledger import Ledger
+from canal.release.verification import verify
 from federation.local import ask_alone
 
 pytestmark = pytest.mark.usefixtures("small_blocks")

@@ -2,8 +2,8 @@
 
 from canal.gradients.card import render
 from canal.gradients.store import TENSOR
-from canal.gradients.verification import verify
 from canal.release.shard import write_shard
+from canal.release.verification import verify
 from victim import Victim
 
 COHORTS = ("dermoscopy", "ultrasound")

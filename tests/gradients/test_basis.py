@@ -13,8 +13,8 @@ from canal.gradients.gradients import Gradients
 from canal.gradients.moments import Moments
 from canal.gradients.shared import share
 from canal.gradients.store import BASIS, AdapterRelease, read_basis, write_basis
-from canal.gradients.verification import verify
 from canal.learning.networks import UNetArchitecture
+from canal.release.verification import verify
 from gradients.pictures import pictures
 from gradients.place import FEW
 

@@ -9,8 +9,8 @@ import pytest
 
 from canal.errors import CanalError, ReleaseError
 from canal.gradients.store import AdapterRelease
-from canal.gradients.verification import account
 from canal.release.manifest import CARD, MANIFEST
+from canal.release.verification import account
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -10,8 +10,8 @@ from canal.gradients.basis import Factors, digest
 from canal.gradients.recompute import SUBSPACE
 from canal.gradients.shared import share
 from canal.gradients.store import write_basis
-from canal.gradients.verification import verify
 from canal.release.recompute import PublicInputs
+from canal.release.verification import verify
 from gradients.charged import Charged
 
 # The code is the same for all; those that look at curvature too take twice as long.

@@ -13,8 +13,8 @@ from canal.gradients.patients import Patients
 from canal.gradients.rounds import aggregate
 from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
-from canal.gradients.verification import account, verify
 from canal.privacy import Ledger
+from canal.release.verification import account, verify
 from gradients.place import COHORTS, PAIRS, Killed, assert_charged_once
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.mechanism import COUNT_STEP
-from canal.gradients.verification import verify
+from canal.release.verification import verify
 from gradients.place import Killed, Place, assert_charged_once
 from release.place import SECRET, keys_in
 

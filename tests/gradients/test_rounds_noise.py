@@ -12,10 +12,10 @@ from canal.gradients.mechanism import COUNT_STEP, Mechanism
 from canal.gradients.patients import Patients
 from canal.gradients.rounds import aggregate
 from canal.gradients.update import Trajectory
-from canal.gradients.verification import verify
 from canal.privacy import Secret, rounded_gaussian
 from canal.release.agreement import digest
 from canal.release.noise import Noise
+from canal.release.verification import verify
 
 
 def test_without_noise_it_must_be_said(places, make_release, sites, shared, gradients):

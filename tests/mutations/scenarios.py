@@ -206,8 +206,8 @@ def across(
 
 def verified(path: Path, ledger, init: Path, asked) -> list[str]:
     """What `canal release verify` finds, of a reader who has the ledger and the public inputs."""
-    from canal.gradients.kinds import verify
     from canal.release.recompute import PublicInputs
+    from canal.release.verification import verify
 
     checks = verify(path, ledger, PublicInputs(init, asked))
     return [f"{check.what}: {check.detail}" for check in checks if check.passed is False]

@@ -4,9 +4,9 @@ import binascii
 import hashlib
 from collections import Counter
 
-from canal.features.verification import verify
 from canal.privacy import Ledger
 from canal.release.manifest import MANIFEST
+from canal.release.verification import verify
 
 SECRET = hashlib.sha256(b"thirty-two bytes, the same in every run").digest()
 SITES = ("north", "south", "west")

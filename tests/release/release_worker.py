@@ -47,7 +47,7 @@ from canal.privacy.ledger import Ledger
 OURS = {
     module.__file__
     for name, module in sys.modules.items()
-    if name.startswith("canal.release.")
+    if name.startswith(("canal.release.", "canal.features."))
     or name in {"canal.files"}
     or name in {f"canal.privacy.{n}" for n in ("chain", "keystore", "ledger", "randomness")}
 }

@@ -10,10 +10,9 @@ from budgets import just_enough
 from canal.errors import InvalidValueError
 from canal.features.aggregator import create
 from canal.features.store import Release
-from canal.features.verification import verify
 from canal.privacy import UNITS, Ledger
 from canal.privacy.ledger import receipt
-from canal.release.account import account
+from canal.release.verification import account, verify
 
 dp_accounting = pytest.importorskip("dp_accounting")
 

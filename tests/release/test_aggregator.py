@@ -21,9 +21,9 @@ from canal.features.options import Options
 from canal.features.plan import Plan
 from canal.features.queries import Queries
 from canal.features.statistics import Statistics
-from canal.features.verification import check_statement, verify
 from canal.learning.networks import Tap, weights_digest
 from canal.privacy import Ledger, Participants
+from canal.release.verification import check_statement, verify
 
 # False-alarm rate of each statistical test below, over all channels or pairs that it looks at.
 ALPHA = 1e-7

@@ -17,11 +17,11 @@ from canal.errors import BudgetExceededError, ForbiddenError, LedgerError
 from canal.features.aggregator import create
 from canal.features.options import Options
 from canal.features.plan import Plan
-from canal.features.verification import verify
 from canal.privacy import UNITS, Charge, Ledger, Participants
 from canal.release.charges import charges, covers, payers
 from canal.release.digits import number, upwards
 from canal.release.manifest import Manifest
+from canal.release.verification import verify
 
 COHORTS = ("north", "south", "west")
 # Replaced, or added and removed: of arbitrary teachers, they cost the same.

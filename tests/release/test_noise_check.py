@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from canal.errors import ReleaseError
-from canal.features.verification import noise_looks, verify
+from canal.features.verification import noise_looks
 from canal.release.noise_check import Sums, Zeros, check_unlike, check_widths, closest
+from canal.release.verification import verify
 from release.folders import write_folder
 
 ORDINARY = {"queries": 40, "grid": (16, 16), "released": 12}

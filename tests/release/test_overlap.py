@@ -10,12 +10,12 @@ from canal.data.arrays import Arrays
 from canal.errors import DataError, ReleaseError
 from canal.features.aggregator import create
 from canal.features.queries import Queries
-from canal.features.verification import verify
 from canal.privacy import Ledger
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.release.card import render
 from canal.release.manifest import CARD
 from canal.release.record import said_of_overlap
+from canal.release.verification import verify
 from tiny import SITES
 
 

@@ -17,12 +17,12 @@ from canal.features.aggregator import create
 from canal.features.mechanism import Mechanism
 from canal.features.sites import LocalSites
 from canal.features.statistics import Statistics, sum_up
-from canal.features.verification import verify
 from canal.learning.networks import BOTTLENECK, Tap
 from canal.privacy import Ledger
 from canal.release.card import render
 from canal.release.recompute import TOLERANCE, PublicInputs
 from canal.release.statement import Facts, state
+from canal.release.verification import verify
 from victim import Victim
 
 NAMES = ("initialisation", "queries", "caps", "importance", "allocation")

@@ -11,11 +11,11 @@ from canal.errors import InvalidValueError, ReleaseError
 from canal.features import aggregator
 from canal.features.aggregator import create
 from canal.features.options import Options
-from canal.features.verification import verify
 from canal.release import record
 from canal.release.card import render
 from canal.release.manifest import CARD, FORMAT, MANIFEST
 from canal.release.record import About
+from canal.release.verification import verify
 
 NEXT_DAY = str(int(datetime(2026, 1, 2, tzinfo=UTC).timestamp()))
 

@@ -21,13 +21,13 @@ import pytest
 from canal.errors import CanalError, LedgerError
 from canal.features import aggregator
 from canal.features.store import Release
-from canal.features.verification import verify
 from canal.privacy import Ledger
 from canal.privacy.ledger import head_of
 from canal.privacy.randomness import Secret
 from canal.release.card import render
 from canal.release.charges import charges
 from canal.release.manifest import CARD, MANIFEST, Manifest
+from canal.release.verification import verify
 from release.changes import DAMAGE, FORGERY, derived_anew
 from victim import Victim
 

@@ -17,9 +17,9 @@ import pytest
 
 from budgets import enough_for_patients
 from canal.data.synthetic import write as write_synthetic
-from canal.features.verification import verify
 from canal.privacy import Ledger
 from canal.release.manifest import CARD, MANIFEST
+from canal.release.verification import verify
 from release.place import (
     SECRET,
     SITES,

@@ -18,10 +18,10 @@ import pytest
 from canal.data.synthetic import write as write_synthetic
 from canal.errors import ReleaseError
 from canal.features.aggregator import create
-from canal.features.verification import verify
 from canal.learning import checkpoint
 from canal.learning.networks import BOTTLENECK
 from canal.privacy import Ledger
+from canal.release.verification import verify
 from release.disk import Disk
 from typed import here
 

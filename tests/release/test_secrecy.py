@@ -11,9 +11,9 @@ from canal.features.aggregator import create
 from canal.features.options import Options
 from canal.features.sites import LocalSites
 from canal.features.store import Release
-from canal.features.verification import verify
-from canal.gradients.kinds import open_release
 from canal.privacy import Secret
+from canal.release.store import open_release
+from canal.release.verification import verify
 from release.place import UNITS, holds
 
 

@@ -12,9 +12,9 @@ from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher
 from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.features.verification import verify
 from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, weights_digest
 from canal.privacy import Participants
+from canal.release.verification import verify
 
 
 @pytest.fixture

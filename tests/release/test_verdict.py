@@ -8,12 +8,12 @@ import pytest
 
 from budgets import just_enough
 from canal.features.aggregator import create
-from canal.gradients.kinds import verdict
 from canal.privacy import Ledger
 from canal.release.card import render
 from canal.release.digits import short, upwards
 from canal.release.manifest import CARD, MANIFEST, Manifest
 from canal.release.shard import shard_name
+from canal.release.verification import verdict
 from tiny import SITES
 from typed import call_here
 from victim import Victim

@@ -13,11 +13,11 @@ from canal.features.calibration import calibrate
 from canal.features.mechanism import Mechanism
 from canal.features.plan import Plan
 from canal.features.statistics import Statistics
-from canal.features.verification import check_statement, verify
 from canal.privacy import Lattice
 from canal.release.card import render
 from canal.release.manifest import CARD, MANIFEST, Manifest
 from canal.release.statement import Facts, state
+from canal.release.verification import check_statement, verify
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from canal.features import aggregator
 from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble
 from canal.features.options import Options
-from canal.features.verification import verify
 from canal.learning.networks import Tap
 from canal.privacy import Ledger
+from canal.release.verification import verify
 from canal.release.workspace import Workspace
 
 

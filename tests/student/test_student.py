@@ -12,7 +12,6 @@ from xxhash import xxh3_128_hexdigest
 
 from canal.errors import CheckpointError, InvalidValueError, ReleaseError
 from canal.features.distillation import FeatureMatching, Projected, Targets
-from canal.gradients.kinds import open_release
 from canal.gradients.taught import load_taught, save_taught
 from canal.learning import checkpoint
 from canal.learning.augmentation import orient
@@ -23,6 +22,7 @@ from canal.learning.settings import DistillSettings, TrainingSettings
 from canal.learning.teacher import initialise
 from canal.learning.training import Batches
 from canal.release.manifest import MANIFEST, Manifest
+from canal.release.store import open_release
 from canal.student import train
 
 SIZE = (64, 64)

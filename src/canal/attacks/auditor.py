@@ -41,10 +41,11 @@ from canal.attacks.traces import (
 )
 from canal.attacks.verdict import Verdict, all_read, printed
 from canal.errors import CanalError, InvalidValueError
-from canal.gradients.kinds import AnyRelease, verify
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Unit
 from canal.release.manifest import CARD
+from canal.release.store import Folder
+from canal.release.verification import verify
 
 Secrets = Callable[[str], Secret]
 
@@ -80,7 +81,7 @@ class Auditor(ABC):
             `canal.attacks.simulation`.
     """
 
-    release: AnyRelease
+    release: Folder
     draws: int = DRAWS
     units: Sequence[Unit] = ()
     secrets: Secrets | None = None

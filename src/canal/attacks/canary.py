@@ -30,8 +30,8 @@ from canal.features.calibration import finite_or_none
 from canal.features.ensemble import Ensemble
 from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.features.verification import check_statement
 from canal.release.digits import number, short
+from canal.release.verification import check_statement
 
 
 @dataclass(frozen=True)

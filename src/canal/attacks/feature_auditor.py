@@ -18,8 +18,8 @@ from canal.attacks.traces import Check, different_noise, on_lattice, own_noise, 
 from canal.features.mechanism import Mechanism
 from canal.features.statistics import Statistics
 from canal.features.store import Release
-from canal.features.verification import check_statement
 from canal.privacy.units import Unit
+from canal.release.verification import check_statement
 
 _PER_PAIR = 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from canal.attacks.audit import Audit
@@ -9,17 +10,21 @@ from canal.attacks.auditor import Auditor
 from canal.attacks.feature_auditor import FeatureAuditor
 from canal.attacks.game import Progress
 from canal.attacks.rounds_auditor import RoundsAuditor
-from canal.gradients.kinds import AnyRelease
+from canal.features.store import Release
 from canal.gradients.store import AdapterRelease
+from canal.release.store import Folder
+
+AUDITORS: dict[str, Callable[..., Auditor]] = {
+    Release.kind: FeatureAuditor,
+    AdapterRelease.kind: RoundsAuditor,
+}
 
 
-def auditor_of(release: AnyRelease, **choices: Any) -> Auditor:
+def auditor_of(release: Folder, **choices: Any) -> Auditor:
     """The auditor of a release; the choices are those of `Auditor`."""
-    if isinstance(release, AdapterRelease):
-        return RoundsAuditor(release, **choices)
-    return FeatureAuditor(release, **choices)
+    return AUDITORS[release.kind](release, **choices)
 
 
-def audit(release: AnyRelease, progress: Progress = lambda count: None, **choices: Any) -> Audit:
+def audit(release: Folder, progress: Progress = lambda count: None, **choices: Any) -> Audit:
     """Audit a release; the choices are those of `Auditor`."""
     return auditor_of(release, **choices).run(progress)

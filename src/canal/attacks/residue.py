@@ -40,7 +40,7 @@ from canal.features.ensemble import Ensemble
 from canal.features.queries import Queries
 from canal.features.statistics import Statistics
 from canal.features.store import Release
-from canal.features.verification import check_statement
+from canal.release.verification import check_statement
 
 # Below so many units of storage, rounding to them begins to shape the noise.
 _UNITS = 32

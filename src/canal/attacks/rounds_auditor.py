@@ -15,8 +15,8 @@ from canal.attacks.traces import Check, apart
 from canal.gradients.mechanism import Mechanism
 from canal.gradients.plan import DISTANCE
 from canal.gradients.store import AdapterRelease
-from canal.gradients.verification import check_statement
 from canal.privacy.units import Unit
+from canal.release.verification import check_statement
 
 # Coordinates of every channel: one to fill, one more to spread a gradient over.
 _EACH = 2

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from canal.gradients.patients import Patients
     from canal.gradients.store import AdapterRelease
+    from canal.privacy.events import Guarantee
 
 # Draws of memberships and noise in a play; without noise there is less chance, and fewer do.
 PLAYS = 200
@@ -162,6 +163,7 @@ def attack_rounds(
 
 def _mu(release: AdapterRelease) -> float:
     """Of one patient, added or removed, by the accounting."""
-    from canal.gradients.verification import check_statement
+    from canal.release.verification import check_statement
 
-    return check_statement(release.manifest).guarantee.mu("membership")
+    promise: Guarantee = check_statement(release.manifest).guarantee
+    return promise.mu("membership")

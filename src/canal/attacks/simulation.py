@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -37,12 +37,13 @@ from canal.errors import BudgetExceededError
 from canal.features.plan import Plan
 from canal.features.store import Release
 from canal.gradients.adapter import HEAD, NORMS, Adapter
-from canal.gradients.kinds import AnyRelease, verify
 from canal.gradients.mechanism import COUNT
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
+from canal.release.store import Folder
+from canal.release.verification import verify
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from canal.attacks.view import Floats
     from canal.gradients.basis import Basis
 
-Simulation = Callable[[AnyRelease, Path], Iterator[Check]]
+Simulation = Callable[[Folder, Path], Iterator[Check]]
 
 SITES = ("north", "south", "west")
 # More than pass through a network at once, so that rows of a second batch are among them.
@@ -59,9 +60,6 @@ IMAGES = 9
 ROUNDS = 3
 # As many as there are in so small a network: of a few values, nothing would show.
 DIRECTIONS = 512
-SIZES = {Release: 64, AdapterRelease: 32}
-# So little noise that a site that counts twice is seen at once, and more than rounding makes.
-LOUD = {Release: 1e6, AdapterRelease: 1e3}
 FEW = Adapter((NORMS, HEAD))
 _CHUNK = 4
 # A ledger with this much of what a release costs has enough for one and not for two.
@@ -146,7 +144,7 @@ def draw(name: str, count: int, size: int, seed: int) -> Arrays:
     return Arrays(tuple(f"{name}-{each:03d}" for each in range(count)), images, masks, name)
 
 
-def simulate(release: AnyRelease, folder: Path) -> Iterator[Check]:
+def simulate(release: Folder, folder: Path) -> Iterator[Check]:
     """Make releases under the plan of this one in one process, and look at each.
 
     Args:
@@ -156,7 +154,7 @@ def simulate(release: AnyRelease, folder: Path) -> Iterator[Check]:
     scenario = Scenario.of(release, folder)
     stated = release.plan.epsilon
     left = []
-    for name, epsilon in (("as stated", stated), ("again", stated), ("loud", LOUD[type(release)])):
+    for name, epsilon in (("as stated", stated), ("again", stated), ("loud", scenario.loud)):
         place = folder / name.replace(" ", "-")
         place.mkdir()
         ledger = Ledger(place / "ledger.sqlite")
@@ -171,7 +169,7 @@ def simulate(release: AnyRelease, folder: Path) -> Iterator[Check]:
 
 
 def look(
-    what: str, made: AnyRelease, residue: Residue, ledgers: Sequence[Ledger], public: PublicInputs
+    what: str, made: Folder, residue: Residue, ledgers: Sequence[Ledger], public: PublicInputs
 ) -> Check:
     """What is left of a simulated release, and what `canal release verify` says of it."""
     found = residue.checks()
@@ -220,27 +218,41 @@ class Scenario(ABC):
         invented: who takes part.
     """
 
-    release: AnyRelease
+    release: Folder
     invented: Invented
 
+    # Of the images.
+    size: ClassVar[int]
+    # An epsilon with so little noise that a site that counts twice is seen at once, and more than
+    # rounding makes.
+    loud: ClassVar[float]
+
     @classmethod
-    def of(cls, release: AnyRelease, folder: Path) -> Scenario:
-        """For one kind of release or the other.
+    def of(cls, release: Folder, folder: Path) -> Scenario:
+        """For the kind of a release.
 
         Args:
             release: whose plan is simulated.
             folder: for the networks.
         """
-        if isinstance(release, AdapterRelease):
-            sites, people = release.plan.sites, 1
-            kind: type[Scenario] = Rounds
-        else:
-            sites = release.plan.participants.teachers
-            people = release.plan.participants.images_per_person
-            kind = Features
-        sites = min(sites, len(SITES))
-        size = SIZES[type(release)]
-        return kind(release, Invented.make(folder / "sites", sites, size, min(people, QUERIES)))
+        kind, sites = SCENARIOS[release.kind], min(release.plan.sites, len(SITES))
+        people = min(kind.images_per_person(release.plan), QUERIES)
+        return kind(release, Invented.make(folder / "sites", sites, kind.size, people))
+
+    @staticmethod
+    def images_per_person(plan: Any) -> int:  # noqa: ARG004
+        """The most images of one person among the recipient's."""
+        return 1
+
+    @staticmethod
+    def is_apart(plan: Any) -> bool:  # noqa: ARG004
+        """Whether there are sites that could be told apart."""
+        return True
+
+    @property
+    def ordered(self) -> dict[str, Any]:
+        """What an order to a federation says beside the plan."""
+        return {}
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -261,7 +273,7 @@ class Scenario(ABC):
         """Let a ledger pay for one release of this epsilon, and for no second one."""
 
     @abstractmethod
-    def publish(self, out: Path, epsilon: float, ledger: Ledger) -> AnyRelease:
+    def publish(self, out: Path, epsilon: float, ledger: Ledger) -> Folder:
         """Make a release in one process."""
 
     @abstractmethod
@@ -273,6 +285,18 @@ class Features(Scenario):
     """Teachers who answer query images."""
 
     release: Release
+    size = 64
+    loud = 1e6
+
+    @staticmethod
+    def images_per_person(plan: Plan) -> int:
+        """See `Scenario`."""
+        return plan.participants.images_per_person
+
+    @staticmethod
+    def is_apart(plan: Plan) -> bool:
+        """Query images have no site, and one teacher has no others."""
+        return plan.unit != "image" and plan.sites > 1
 
     def choices(self, epsilon: float) -> dict[str, Any]:
         """See `Scenario`."""
@@ -326,6 +350,13 @@ class Rounds(Scenario):
     """Patients whose gradients are summed, round after round."""
 
     release: AdapterRelease
+    size = 32
+    loud = 1e3
+
+    @property
+    def ordered(self) -> dict[str, Any]:
+        """See `Scenario`."""
+        return {"adapter": {"parts": list(FEW.parts)}}
 
     def choices(self, epsilon: float) -> dict[str, Any]:
         """See `Scenario`."""
@@ -334,7 +365,7 @@ class Rounds(Scenario):
         return {name: getattr(plan, name) for name in kept} | {
             "epsilon": epsilon,
             # A larger share of so much budget would leave noise too narrow to come in shares.
-            "count": min(plan.count, 0.01) if epsilon == LOUD[AdapterRelease] else plan.count,
+            "count": min(plan.count, 0.01) if epsilon == self.loud else plan.count,
             "patients": IMAGES * len(self.sites),
             "rounds": ROUNDS,
             "directions": DIRECTIONS if plan.directions else 0,
@@ -380,6 +411,9 @@ class Rounds(Scenario):
     def residue(self, made: AdapterRelease) -> Residue:
         """See `Scenario`."""
         return plain_rounds(made, self.invented.init, list(self.invented.cohorts.values()))
+
+
+SCENARIOS: dict[str, type[Scenario]] = {Release.kind: Features, AdapterRelease.kind: Rounds}
 
 
 def plain_rounds(release: AdapterRelease, init: Path, cohorts: Sequence[Arrays]) -> Residue:

@@ -18,8 +18,8 @@ def account(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say what a release costs: epsilon under every unit, and each part's share."""
-    from canal.gradients.kinds import account as price
-    from canal.gradients.kinds import open_release
+    from canal.release.store import open_release
+    from canal.release.verification import account as price
 
     found = price(open_release(folder), delta)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -133,8 +134,7 @@ def membership(
     """
     from canal.attacks import individual
     from canal.errors import InvalidValueError
-    from canal.gradients.kinds import open_release
-    from canal.gradients.store import AdapterRelease
+    from canal.release.store import open_release
 
     if level == "patient" and not canaries and (out is not None or as_json):
         raise InvalidValueError(
@@ -150,27 +150,9 @@ def membership(
             )
         individual.check_place(private, release, out)
     people = _People(site, tuple(cohort or ()), init, shadows, canaries, canary, runs, seed)
-    if isinstance(opened := open_release(release), AdapterRelease):
-        if level != "patient" or teacher:
-            raise InvalidValueError(
-                f"{release} is a release of gradient rounds: nobody's images are asked about, and "
-                "there are no teachers; say --level patient, and leave --teacher out"
-            )
-        found = _look_at_sums(opened, people, queries, split, others)
-    else:
-        if not teacher or queries is None:
-            raise InvalidValueError(
-                "a release of features is attacked by one who knows all teachers and all queries; "
-                "give --teacher for every site, and --queries"
-            )
-        if level == "image" and (mine := people.given):
-            raise InvalidValueError(
-                f"{' and '.join(mine)} {'is' if len(mine) == 1 else 'are'} of an attack on "
-                "patients; say --level patient, or leave "
-                f"{'it' if len(mine) == 1 else 'them'} out"
-            )
-        scene = _Scene(release, teacher, queries, split, part, others)
-        found = _match(scene) if level == "image" else _ask_shadows(scene, people)
+    given = _Given(level, teacher, queries, split, part, others)
+    opened = open_release(release)
+    found = _MEMBERSHIP[opened.kind](opened, given, people)
     if not found.individual:
         _tell(found.to_json(), out, as_json=as_json)
         return
@@ -295,6 +277,56 @@ class _People:
         from canal.attacks.planted import plant
 
         return plant(others, self.canary, self.canaries, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was given beside the release; each kind takes some of it."""
+
+    level: str
+    teacher: list[Path] | None
+    queries: Path | None
+    split: Path | None
+    part: str
+    others: Path | None
+
+
+def _of_features(release: Release, given: _Given, people: _People) -> Finding:
+    from canal.errors import InvalidValueError
+
+    if not given.teacher or given.queries is None:
+        raise InvalidValueError(
+            "a release of features is attacked by one who knows all teachers and all queries; "
+            "give --teacher for every site, and --queries"
+        )
+    if given.level == "image" and (mine := people.given):
+        raise InvalidValueError(
+            f"{' and '.join(mine)} {'is' if len(mine) == 1 else 'are'} of an attack on "
+            "patients; say --level patient, or leave "
+            f"{'it' if len(mine) == 1 else 'them'} out"
+        )
+    scene = _Scene(
+        release.path, given.teacher, given.queries, given.split, given.part, given.others
+    )
+    return _match(scene) if given.level == "image" else _ask_shadows(scene, people)
+
+
+def _of_rounds(release: AdapterRelease, given: _Given, people: _People) -> Finding:
+    from canal.errors import InvalidValueError
+
+    if given.level != "patient" or given.teacher:
+        raise InvalidValueError(
+            f"{release.path} is a release of gradient rounds: nobody's images are asked about, and "
+            "there are no teachers; say --level patient, and leave --teacher out"
+        )
+    return _look_at_sums(release, people, given.queries, given.split, given.others)
+
+
+# Who finds out whose membership, by the kind of a release.
+_MEMBERSHIP: dict[str, Callable[..., Finding]] = {
+    "features": _of_features,
+    "adapters": _of_rounds,
+}
 
 
 def _ask_shadows(scene: _Scene, people: _People) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -148,8 +148,7 @@ def audit(
     from canal.attacks import individual
     from canal.attacks.kinds import auditor_of
     from canal.federation.audit import usual
-    from canal.gradients.kinds import open_release
-    from canal.gradients.store import AdapterRelease
+    from canal.release.store import open_release
 
     given = _Given(teacher, queries, without, init, data, most, chunk, split, part, normal)
     opened = open_release(release)
@@ -163,10 +162,7 @@ def audit(
     chosen = () if unit is None else (unit,)
     simulations = usual(opened) if simulate else ()
     auditor = auditor_of(opened, draws=draws, units=chosen, simulations=simulations)
-    if isinstance(opened, AdapterRelease):
-        found = _of_adapters(opened, given, auditor)
-    else:
-        found = _of_features(opened, given, auditor)
+    found = _WITH_DATA[opened.kind](opened, given, auditor)
     if out is not None:
         found.write(out)
     kept = found.individual()
@@ -242,6 +238,10 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
     if given.init is not None and given.data is not None:
         paid = _paid(release, given.init, given.data, given)
     return replace(_play(auditor), canary=paid)
+
+
+# What those who hold private data may look at.
+_WITH_DATA: dict[str, Callable[..., Audit]] = {"features": _of_features, "adapters": _of_adapters}
 
 
 def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:

@@ -9,29 +9,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from canal.gradients.kinds import AnyRelease
+    from canal.release.store import Folder
 
 
-def summary(release: AnyRelease) -> dict[str, Any]:
+def summary(release: Folder) -> dict[str, Any]:
     """A release in a few entries."""
-    from canal.gradients.store import AdapterRelease
-
-    if isinstance(release, AdapterRelease):
-        content = {
-            "rounds": len(release),
-            "parameters": release.plan.parameters,
-            "directions": release.plan.directions,
-            "patients": release.patients,
-            "relation": release.plan.relation,
-        }
-    else:
-        content = {"queries": len(release), "channels": release.channels.tolist()}
     return {
         "path": str(release.path),
         "kind": release.manifest.kind,
         "private": release.private,
         "stamp": release.statement["stamp"],
-        **content,
+        **release.content,
         "digest": release.digest,
         "guarantee": {
             unit: entry["epsilon"] for unit, entry in release.statement["guarantee"].items()
@@ -40,13 +28,13 @@ def summary(release: AnyRelease) -> dict[str, Any]:
     }
 
 
-def warn(release: AnyRelease) -> None:
+def warn(release: Folder) -> None:
     """Say on standard error that a release protects nobody, if that is so."""
     if release.statement["stamp"]:
         typer.echo(f"{release.path}: {release.statement['stamp']}", err=True)
 
 
-def print_card(release: AnyRelease) -> None:
+def print_card(release: Folder) -> None:
     """Everything that the statement says."""
     from rich.console import Console
 
@@ -64,9 +52,7 @@ def print_card(release: AnyRelease) -> None:
     console.print()
 
 
-def print_made(
-    release: AnyRelease, out: Path, *, as_json: bool, private: Path | None = None
-) -> None:
+def print_made(release: Folder, out: Path, *, as_json: bool, private: Path | None = None) -> None:
     """What was made, and what is to be done with it.
 
     Args:
@@ -84,7 +70,7 @@ def print_made(
     typer.echo(f"{out} {fate}; `canal release show {out}` or {out / 'card.html'} says all.{stays}")
 
 
-def print_guarantee(release: AnyRelease) -> None:
+def print_guarantee(release: Folder) -> None:
     """What was asked for, and the epsilon of every unit."""
     from rich import box
     from rich.console import Console
@@ -96,9 +82,10 @@ def print_guarantee(release: AnyRelease) -> None:
     console, said, plan = Console(highlight=False), release.statement, release.plan
     if said["stamp"]:
         console.print(f"[bold red]{said['stamp']}[/]")
+    first, rest = release.words
     console.print(
-        f"{_content(release)}; asked for: epsilon {plan.epsilon:g} at delta {short(plan.delta)}, "
-        f"unit [bold]{plan.unit}[/], {plan.conversion} conversion"
+        f"[bold]{first}[/]{rest}; asked for: epsilon {plan.epsilon:g} at delta "
+        f"{short(plan.delta)}, unit [bold]{plan.unit}[/], {plan.conversion} conversion"
     )
     names = {}
     if "relation" in said:
@@ -112,25 +99,6 @@ def print_guarantee(release: AnyRelease) -> None:
             names.get(unit, unit), short(upwards(entry["epsilon"])), entry["reading"], style=style
         )
     console.print(table)
-
-
-def _content(release: AnyRelease) -> str:
-    from canal.gradients.store import AdapterRelease
-
-    if isinstance(release, AdapterRelease):
-        asked = release.plan
-        within = f"in {asked.directions} directions, " if asked.directions else ""
-        patients = f"about {release.patients:.0f}" if asked.count else f"{asked.patients}"
-        known = "counted with noise" if asked.count else "as stated"
-        return (
-            f"[bold]{asked.parameters} parameters[/] taught {within}in {asked.rounds} rounds by "
-            f"{patients} patients ({known}) of {asked.sites} site{'s' * (asked.sites > 1)}"
-        )
-    plan, people = release.plan, release.plan.participants
-    return (
-        f"[bold]{len(release.channels)} of {plan.channels} channels[/] of {people.queries} queries "
-        f"from {people.teachers} teachers"
-    )
 
 
 def print_json(content: Any) -> None:

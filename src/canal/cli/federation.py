@@ -219,7 +219,7 @@ def submit(
     from canal.federation.job import submit as send
     from canal.federation.job import wait as until_over
     from canal.federation.settings import Order
-    from canal.gradients.kinds import open_release
+    from canal.release.store import open_release
 
     asked = Order.read(order)
     out = asked.path(asked.out)

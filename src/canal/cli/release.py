@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from canal.release.recompute import PublicInputs
-    from canal.release.verdict import Verdict
+    from canal.release.verification import Verdict
 
 release_app = typer.Typer(no_args_is_help=True, help="Make a release, check it, read its card.")
 _Folder = Annotated[Path, typer.Argument(help="The release folder.")]
@@ -183,8 +183,8 @@ def verify(
     --queries also what is public and has no noise. Exit code 2 where a check fails, or where nobody
     is protected.
     """
-    from canal.gradients.kinds import verdict
     from canal.privacy.ledger import Ledger
+    from canal.release.verification import verdict
 
     here = Path(LEDGER)
     where = ledger or (here if here.is_file() else None)
@@ -271,10 +271,11 @@ def _print_verdict(found: Verdict) -> None:
 @release_app.command()
 def show(folder: _Folder, as_json: _Json = False) -> None:
     """Show the card of a release."""
-    from canal.gradients.kinds import check_statement, open_release
+    from canal.release.store import open_release
+    from canal.release.verification import check_statement
 
     release = open_release(folder)
-    check_statement(release)
+    check_statement(release.manifest)
     if as_json:
         print_json(summary(release) | {"statement": release.statement})
     else:

@@ -50,7 +50,7 @@ def train(
 
     from canal.cli.progress import training
     from canal.errors import InvalidValueError
-    from canal.gradients.kinds import open_release
+    from canal.release.store import open_release
     from canal.student import WITHOUT_RELEASE
     from canal.student import train as make
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from canal.features.plan import Plan
     from canal.features.queries import Queries
     from canal.features.store import Release
-    from canal.features.verification import verify
 
 # Loaded when first asked for: a plan does not wait for torch.
 _HOME = {
@@ -23,7 +22,6 @@ _HOME = {
     "Teacher": "ensemble",
     "create": "aggregator",
     "load_ensemble": "ensemble",
-    "verify": "verification",
 }
 
 __all__ = [
@@ -35,7 +33,6 @@ __all__ = [
     "Teacher",
     "create",
     "load_ensemble",
-    "verify",
 ]
 
 __getattr__ = lazily(__name__, _HOME)

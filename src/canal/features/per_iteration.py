@@ -19,6 +19,7 @@ import numpy as np
 from canal.errors import ReleaseError
 from canal.features.clipping import Clipped
 from canal.features.mechanism import Mechanism
+from canal.features.store import FEATURES
 from canal.learning.networks import to_float
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.randomness import Secret, Stream
@@ -43,6 +44,8 @@ class PerIterationRelease:
         secret: of the noise; a seeded one, since nothing here is charged to a ledger, and a second
             object counts from the start again.
     """
+
+    kind = FEATURES
 
     def __init__(
         self, mechanism: Mechanism, ensemble: Ensemble, queries: Queries, secret: Secret

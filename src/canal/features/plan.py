@@ -15,6 +15,7 @@ from canal.privacy.budget import BudgetSplit, Source
 from canal.privacy.gaussian import Conversion, check_conversion
 from canal.privacy.precision import rho_for_release
 from canal.privacy.units import UNITS, Participants, Unit
+from canal.release.registry import TRUSTS, Trust
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -25,8 +26,6 @@ Allocation = Literal["canal", "uniform", "reverse", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
 Weight = Literal["importance", "matched"]
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
-Trust = Literal["trusted", "secure-sum"]
-TRUSTS: tuple[Trust, ...] = get_args(Trust)
 Broken = Literal["zero", "refuse"]
 BROKEN: tuple[Broken, ...] = get_args(Broken)
 # `paper` is the paper's own accounting. `honest` protects a patient, and takes caps and importance
@@ -219,6 +218,11 @@ class Plan:
     def paid_split(self) -> BudgetSplit:
         """The shares that are really paid, given the sources."""
         return self.split.with_sources(self.caps_source, self.importance_source)
+
+    @property
+    def sites(self) -> int:
+        """K: every site has one teacher."""
+        return self.participants.teachers
 
     @property
     def shares(self) -> int:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, ReleaseError
 from canal.features.plan import Plan
-from canal.release.folder import Folder
 from canal.release.manifest import Manifest
 from canal.release.shard import Shard, Stored
+from canal.release.store import Folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,7 @@ class Release(Folder):
     """
 
     kind = FEATURES
+    plan: Plan
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         super().__init__(path, manifest)
@@ -72,6 +73,20 @@ class Release(Folder):
 
     def __contains__(self, name: object) -> bool:
         return name in self._where
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """See `Folder`."""
+        return {"queries": len(self), "channels": self.channels.tolist()}
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """See `Folder`."""
+        people = self.plan.participants
+        return (
+            f"{len(self.channels)} of {self.plan.channels} channels",
+            f" of {people.queries} queries from {people.teachers} teachers",
+        )
 
     def shards(self) -> Iterator[Stored]:
         """All stored integers, `[rows, M, *grid]` at a time."""

@@ -12,11 +12,11 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canal.attacks.simulation import FEW, LOUD, SIZES, Scenario, Simulation, look, simulate
+from canal.attacks.simulation import SCENARIOS, Scenario, Simulation, look, simulate
 from canal.attacks.traces import Check
 from canal.data.load import load
 from canal.errors import FederationError
@@ -25,10 +25,9 @@ from canal.federation.identity import Identity
 from canal.federation.settings import SITE, Order, to_toml
 from canal.federation.site import Site
 from canal.federation.transport import InMemory
-from canal.gradients.kinds import AnyRelease
-from canal.gradients.store import AdapterRelease
 from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
+from canal.release.store import Folder
 
 if TYPE_CHECKING:
     from canal.data.arrays import Arrays
@@ -37,21 +36,18 @@ _CHUNK = 4
 _LEDGER = "ledger.sqlite"
 
 
-def usual(release: AnyRelease) -> Sequence[Simulation]:
+def usual(release: Folder) -> Sequence[Simulation]:
     """What `canal audit` simulates for a release: in one process, and across sites.
 
-    Query images have no site that could be told apart, and a release of one teacher has no others;
-    neither is simulated across sites.
+    A release whose sites cannot be told apart is not simulated across sites.
     """
     if not release.private and release.plan.allocation == "none":
         return ()
-    if isinstance(release, AdapterRelease):
-        return (simulate, simulate_across)
-    alone = release.plan.unit == "image" or release.plan.participants.teachers < 2
-    return (simulate,) if alone else (simulate, simulate_across)
+    apart = SCENARIOS[release.kind].is_apart(release.plan)
+    return (simulate, simulate_across) if apart else (simulate,)
 
 
-def simulate_across(release: AnyRelease, folder: Path) -> Iterator[Check]:
+def simulate_across(release: Folder, folder: Path) -> Iterator[Check]:
     """Make one release of hospitals that share nothing but messages, and look at it.
 
     Args:
@@ -59,14 +55,14 @@ def simulate_across(release: AnyRelease, folder: Path) -> Iterator[Check]:
         folder: a new one.
     """
     scenario = Scenario.of(release, folder)
-    epsilon = LOUD[type(release)]
+    epsilon = scenario.loud
     homes = {name: folder / "hospitals" / name for name in scenario.sites}
     sites = _open(scenario, homes, epsilon)
     _write_images(folder / "asked", scenario.invented.asked)
     made = run(_order(scenario, folder, epsilon, "release"), _between(sites))
     what = "simulation across sites"
     ledgers = [Ledger(home / _LEDGER) for home in homes.values()]
-    asked = load(folder / "asked", size=SIZES[type(release)], channels=1)
+    asked = load(folder / "asked", size=scenario.size, channels=1)
     public = PublicInputs(scenario.invented.init, asked)
     yield look(what, made, scenario.residue(made), ledgers, public)
     said = "two releases were paid for out of a budget for one"
@@ -113,9 +109,6 @@ def _open(scenario: Scenario, homes: dict[str, Path], epsilon: float) -> dict[st
 
 def _order(scenario: Scenario, folder: Path, epsilon: float, out: str) -> Order:
     release = scenario.release
-    more: dict[str, Any] = {}
-    if isinstance(release, AdapterRelease):
-        more = {"adapter": {"parts": list(FEW.parts)}}
     return Order(
         folder=folder,
         queries="asked",
@@ -128,7 +121,7 @@ def _order(scenario: Scenario, folder: Path, epsilon: float, out: str) -> Order:
         views=0,
         chunk=_CHUNK,
         train=False,
-        **more,
+        **scenario.ordered,
     )
 
 

@@ -28,11 +28,11 @@ from canal.gradients.machine import check_rows, made_up
 from canal.gradients.mechanism import COUNT_STEP, Mechanism, Stored
 from canal.gradients.public import Public
 from canal.gradients.update import Trajectory
-from canal.gradients.verification import check_statement
 from canal.learning import checkpoint
 from canal.learning.networks import weights_digest
 from canal.privacy.ledger import Charge
 from canal.release.manifest import Manifest
+from canal.release.verification import check_statement
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,6 @@ from canal.features.calibration import CalibratedPlan
 from canal.features.mechanism import Mechanism
 from canal.features.queries import Queries
 from canal.features.statistics import Statistics
-from canal.features.verification import check_statement
 from canal.federation.journal import Journal
 from canal.federation.message import Message
 from canal.federation.terms import Terms
@@ -28,6 +27,7 @@ from canal.files import fsync_folder, replace_file
 from canal.privacy.ledger import Charge
 from canal.release.charges import charges
 from canal.release.manifest import Manifest
+from canal.release.verification import check_statement
 
 
 class Asked:

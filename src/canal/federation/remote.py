@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from canal.features.calibration import CalibratedPlan
     from canal.features.mechanism import Mechanism
     from canal.features.options import Options
-    from canal.features.plan import Trust
     from canal.features.queries import Queries
     from canal.features.statistics import Statistics
     from canal.federation.transport import Transport
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from canal.privacy.randomness import Secret
     from canal.release.agreement import Agreement
     from canal.release.manifest import Manifest
+    from canal.release.registry import Trust
 
 # Queries a message; a multiple of a batch, and a part of a shard.
 BLOCK = 64

@@ -16,12 +16,12 @@ from canal.gradients.store import ADAPTERS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.features.plan import Trust
     from canal.federation.transport import Transport
     from canal.gradients.agreement import AdapterAgreement
     from canal.gradients.mechanism import Mechanism, Stored
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest
+    from canal.release.registry import Trust
 
 Integers = NDArray[np.int64]
 

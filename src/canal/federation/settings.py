@@ -33,11 +33,11 @@ from typing import Any, get_type_hints
 
 from canal.data.case import check_accepted
 from canal.errors import ConfigurationError
-from canal.features.plan import TRUSTS, Trust
 from canal.features.store import FEATURES
 from canal.gradients.patients import CHUNK
 from canal.gradients.store import ADAPTERS
 from canal.release.record import About
+from canal.release.registry import TRUSTS, Trust
 
 SITE = "site.toml"
 

@@ -27,6 +27,6 @@
 `store`         a release as its reader sees it
 `verification`  every number of it derived again
 `taught`        the network that it leads to, as a checkpoint
-`kinds`         a folder of features or of adapters, whichever it is
+`kind`          what `canal.release.registry` asks of it
 ==============  ==============================================================
 """

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from canal.errors import InvalidValueError
-from canal.features.plan import TRUSTS, Trust
 from canal.gradients.adapter import Adapter
 from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
@@ -26,6 +25,7 @@ from canal.privacy.gaussian import Conversion, check_conversion
 from canal.privacy.lattice import Lattice
 from canal.privacy.precision import rho_for_release
 from canal.privacy.units import Exposure, Unit
+from canal.release.registry import TRUSTS, Trust
 
 Allocation = Literal["flat", "ellipsoid", "channels", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)

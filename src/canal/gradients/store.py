@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,9 @@ from canal.gradients.plan import AdapterPlan
 from canal.gradients.public import Public
 from canal.gradients.update import Trajectory, UpdateSettings
 from canal.learning.networks import weights_digest
-from canal.release.folder import Folder
 from canal.release.manifest import Manifest
 from canal.release.shard import Shard
+from canal.release.store import Folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,6 +61,7 @@ class AdapterRelease(Folder):
     """
 
     kind = ADAPTERS
+    plan: AdapterPlan
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         super().__init__(path, manifest)
@@ -77,6 +78,30 @@ class AdapterRelease(Folder):
     def __len__(self) -> int:
         """Rounds."""
         return len(self._shards)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """See `Folder`."""
+        return {
+            "rounds": len(self),
+            "parameters": self.plan.parameters,
+            "directions": self.plan.directions,
+            "patients": self.patients,
+            "relation": self.plan.relation,
+        }
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """See `Folder`."""
+        plan = self.plan
+        within = f"in {plan.directions} directions, " if plan.directions else ""
+        patients = f"about {self.patients:.0f}" if plan.count else f"{plan.patients}"
+        known = "counted with noise" if plan.count else "as stated"
+        return (
+            f"{plan.parameters} parameters",
+            f" taught {within}in {plan.rounds} rounds by {patients} patients ({known}) of "
+            f"{plan.sites} site{'s' * (plan.sites > 1)}",
+        )
 
     def sums(self, number: int) -> Stored:
         """What was published in one round, `[d]` integers."""

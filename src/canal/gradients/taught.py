@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canal.gradients.store import AdapterRelease
-from canal.gradients.verification import check_contents
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
 from canal.learning.runs import RunFolder
+from canal.release.verification import check_contents
 
 if TYPE_CHECKING:
     from torch import nn

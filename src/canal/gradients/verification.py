@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +13,11 @@ from canal.gradients.basis import digest
 from canal.gradients.card import render
 from canal.gradients.charges import covers
 from canal.gradients.mechanism import Mechanism
-from canal.gradients.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
+from canal.gradients.plan import AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.statement import facts_of, state
 from canal.gradients.store import BASIS, TENSOR, AdapterRelease, read_basis
 from canal.gradients.update import UpdateSettings
 from canal.privacy.ledger import Ledger
-from canal.release.account import price
 from canal.release.checks import (
     Check,
     Checks,
@@ -95,17 +93,6 @@ def check_contents(release: AdapterRelease) -> None:
     if release.plan.directions:
         _basis(release)
     check_statement(release.manifest)
-
-
-def account(release: AdapterRelease, delta: float | None = None) -> dict[str, Any]:
-    """Price a release again from its plan, once its statement was checked.
-
-    Args:
-        release: an opened one.
-        delta: another than the plan's.
-    """
-    promise = check_statement(release.manifest).guarantee
-    return price(release.manifest, promise, release.plan.conversion, tuple(DISTANCE), delta)
 
 
 def check_statement(manifest: Manifest) -> CalibratedAdapterPlan:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from canal.errors import ReleaseError
 from canal.features.plan import Plan
 from canal.features.queries import Queries
 from canal.privacy.randomness import SAMPLER, Secret
+from canal.release.registry import AnyPlan
 
 if TYPE_CHECKING:
     from canal.features.sites import Sites
@@ -82,22 +83,7 @@ def check_fit(plan: Plan, sites: Sites, queries: Queries) -> None:
         )
 
 
-class Noisy(Protocol):
-    """A plan of whatever kind, as far as noise is concerned."""
-
-    @property
-    def allocation(self) -> str:
-        """How noise is spread; `none` for none."""
-
-    @property
-    def trust(self) -> str:
-        """Who adds it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-
-
-def noise_source(plan: Noisy, *, private: bool) -> str:
+def noise_source(plan: AnyPlan, *, private: bool) -> str:
     """What a statement says about where the noise came from."""
     if plan.allocation == "none":
         return NO_NOISE
@@ -105,7 +91,7 @@ def noise_source(plan: Noisy, *, private: bool) -> str:
     return f"a share of every site, each: {source}" if plan.trust == "secure-sum" else source
 
 
-def check_noise(plan: Noisy, source: str, sampler: str) -> bool:
+def check_noise(plan: AnyPlan, source: str, sampler: str) -> bool:
     """Refuse noise of unknown origin; say whether what is known of it protects anybody."""
     known = {noise_source(plan, private=private): private for private in (False, True)}
     if source not in known or sampler != SAMPLER.decode():

@@ -9,8 +9,8 @@ from typing import Any
 from canal.errors import CommittedError, LedgerError, ReleaseError
 from canal.privacy.ledger import Charge, Ledger, receipt
 from canal.privacy.randomness import Secret
-from canal.release.conditions import Noisy
 from canal.release.manifest import Manifest
+from canal.release.registry import AnyPlan
 from canal.release.workspace import Workspace
 
 
@@ -27,7 +27,7 @@ def telling(workspace: Workspace) -> Iterator[None]:
 
 
 def check_protection(
-    plan: Noisy,
+    plan: AnyPlan,
     cohorts: Sequence[str],
     *,
     seed: int | None,
@@ -61,7 +61,7 @@ def check_protection(
         )
 
 
-def secret_of(workspace: Workspace, plan: Noisy, seed: int | None) -> Secret:
+def secret_of(workspace: Workspace, plan: AnyPlan, seed: int | None) -> Secret:
     """The secret of a private release, or the seed of a research run.
 
     Args:
@@ -93,7 +93,7 @@ def paid(key: str, due: Sequence[Charge], ledger: Ledger | None) -> dict[str, An
 
 def publish(
     workspace: Workspace,
-    plan: Noisy,
+    plan: AnyPlan,
     rows: Sequence[str],
     ledger: Ledger | None,
     tell: Callable[[Manifest], None],

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from canal.errors import ReleaseError
-from canal.features.calibration import CalibratedPlan, finite_or_none
+from canal.features.calibration import finite_or_none
 from canal.features.plan import Plan
 from canal.features.store import Release
-from canal.features.verification import check_statement as check_features
-from canal.gradients.kinds import AnyRelease, open_release
-from canal.gradients.plan import DISTANCE, AdapterPlan, CalibratedAdapterPlan
+from canal.gradients.plan import DISTANCE, AdapterPlan
 from canal.gradients.store import AdapterRelease
-from canal.gradients.verification import check_statement as check_adapters
 from canal.privacy.units import UNITS, Unit
 from canal.release.digits import number
-from canal.release.manifest import Manifest
+from canal.release.registry import AnyPlan
+from canal.release.store import Folder, open_release
+from canal.release.verification import check_statement
 
 ALLOCATIONS = {"canal": "CANAL", "uniform": "Uniform", "reverse": "Reverse", "none": "No noise"}
 SPREADS = {"flat": "", "ellipsoid": " (ellipsoid)", "channels": " (by channel)"}
-
-Derived = TypeVar("Derived", CalibratedPlan, CalibratedAdapterPlan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +36,7 @@ class Published(ABC):
     """
 
     where: str
-    release: AnyRelease
+    release: Folder
 
     # What it promises anything to; and, of those, what stands for a patient in one number.
     units: ClassVar[tuple[Unit, ...]]
@@ -49,11 +46,7 @@ class Published(ABC):
     def open(folder: Path, where: str) -> Published:
         """Open a folder, and refuse a statement that does not follow from its plan."""
         opened = open_release(folder)
-        found: Published = (
-            PublishedAdapters(where, opened)
-            if isinstance(opened, AdapterRelease)
-            else PublishedFeatures(where, opened)
-        )
+        found = PUBLISHED[opened.kind](where, opened)
         found.calibrated  # noqa: B018  # derived here, so that nobody shows what is forged
         return found
 
@@ -62,17 +55,22 @@ class Published(ABC):
     def name(self) -> str:
         """What was asked for, in a few words."""
 
-    @property
-    @abstractmethod
-    def calibrated(self) -> CalibratedPlan | CalibratedAdapterPlan:
-        """Derived again, not believed.
+    @cached_property
+    def calibrated(self) -> Any:
+        """The calibrated plan: derived again, not believed.
 
         Raises:
             ReleaseError: something does not follow.
         """
+        try:
+            return check_statement(self.release.manifest)
+        except ReleaseError as error:
+            raise ReleaseError(
+                f"{self.release.path}: {error}; see `canal release verify`"
+            ) from error
 
     @property
-    def plan(self) -> Plan | AdapterPlan:
+    def plan(self) -> AnyPlan:
         """What was asked for."""
         return self.release.plan
 
@@ -143,11 +141,6 @@ class PublishedFeatures(Published):
             None,
         )
 
-    @cached_property
-    def calibrated(self) -> CalibratedPlan:
-        """See `Published`."""
-        return _derived(self.release, check_features)
-
 
 @dataclass(frozen=True, eq=False)
 class PublishedAdapters(Published):
@@ -171,10 +164,11 @@ class PublishedAdapters(Published):
         whose = "replaced patient’s " if plan.unit == "patient" else ""
         return f"CANAL adapters{SPREADS[plan.allocation]}, {whose}ε = {number(plan.epsilon)}"
 
-    @cached_property
-    def calibrated(self) -> CalibratedAdapterPlan:
-        """See `Published`."""
-        return _derived(self.release, check_adapters)
+
+PUBLISHED: dict[str, type[Published]] = {
+    Release.kind: PublishedFeatures,
+    AdapterRelease.kind: PublishedAdapters,
+}
 
 
 def names(releases: Sequence[Published]) -> dict[str, str]:
@@ -184,10 +178,3 @@ def names(releases: Sequence[Published]) -> dict[str, str]:
         each.where: f"{each.name} ({each.where})" if twice[each.name] > 1 else each.name
         for each in releases
     }
-
-
-def _derived(release: AnyRelease, check: Callable[[Manifest], Derived]) -> Derived:
-    try:
-        return check(release.manifest)
-    except ReleaseError as error:
-        raise ReleaseError(f"{release.path}: {error}; see `canal release verify`") from error

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from canal.errors import ReleaseError
 from canal.release.manifest import Manifest
+from canal.release.registry import AnyPlan, kind_of
 from canal.release.workspace import refuse_key_left
 
 
-class Folder:
+class Folder(ABC):
     """What was published, once; reading it costs nothing, however often.
 
     Args:
@@ -19,6 +21,7 @@ class Folder:
     """
 
     kind: ClassVar[str]
+    plan: AnyPlan
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
@@ -35,6 +38,20 @@ class Folder:
         opened = cls(Path(path), Manifest.read(Path(path)))
         refuse_key_left(opened.path)
         return opened
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many queries were answered, or rounds made."""
+
+    @property
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """How much of what it holds, for programs."""
+
+    @property
+    @abstractmethod
+    def words(self) -> tuple[str, str]:
+        """The same in a sentence, whose first part is the most important."""
 
     @property
     def digest(self) -> str:
@@ -61,3 +78,16 @@ class Folder:
         """A note for every network that is made of it, if it protects nobody; else nothing."""
         said = self.statement["stamp"]
         return {"stamp": said} if said else {}
+
+
+def open_release(path: Path | str) -> Any:
+    """Open a release folder, whatever it holds.
+
+    Raises:
+        ReleaseError: no release, a damaged one, one of an unknown kind, or one whose key was left.
+    """
+    path = Path(path)
+    manifest = Manifest.read(path)
+    opened = kind_of(manifest.kind).open(path, manifest)
+    refuse_key_left(path)
+    return opened

@@ -1,19 +1,28 @@
-"""What a reader is told of a release that was checked: a patient's epsilon first, whatever it says.
+"""Checking a release without trusting whoever made it, and what a reader is told then.
 
-The plan may count in another unit, and a preset may promise a number that is nobody's. Whoever
-decides about patients reads the patient's epsilon before anything else, and reads no number without
-being told that it cannot be relied on, where that is so.
+`verify` looks at everything that can be looked at in a folder; what differs between mechanisms, the
+kind of the release supplies (`canal.release.registry`). A `Verdict` puts a patient's epsilon first:
+the plan may count in another unit, and a preset may promise a number that is nobody's. Whoever
+decides about patients reads no number without being told that it cannot be relied on, where that is
+so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from canal.release.checks import Check
+from canal.errors import ReleaseError
+from canal.features.calibration import finite_or_none
+from canal.privacy.ledger import Ledger
+from canal.release.checks import Check, Checks
 from canal.release.digits import short, upwards
 from canal.release.manifest import Manifest
+from canal.release.recompute import PublicInputs, not_recomputed
+from canal.release.registry import ReleaseKind, kind_of
+from canal.release.store import Folder
 
 # Where both neighbour relations are stated, those who are added or removed come first.
 _PATIENT = {
@@ -125,3 +134,102 @@ class Verdict:
             "digest": None if made is None else made.digest,
             "checks": [asdict(check) for check in self.checks],
         }
+
+
+def verify(
+    path: Path | str, ledger: Ledger | None = None, public: PublicInputs | None = None
+) -> list[Check]:
+    """Check everything of a release that can be checked.
+
+    Args:
+        path: the release folder.
+        ledger: that was charged, where the reader has it.
+        public: initialisation and recipient's images, where the reader has them: what is public
+            is computed again.
+    """
+    path, checks = Path(path), Checks(Path(path))
+    found: list[ReleaseKind] = []
+
+    def manifest() -> str:
+        found.append(kind_of(Manifest.read(path).kind))
+        return ""
+
+    if not checks.look("manifest", manifest):
+        return checks.found
+    return found[0].verify(path, ledger, public)
+
+
+def verdict(
+    path: Path | str, ledger: Ledger | None = None, public: PublicInputs | None = None
+) -> Verdict:
+    """Check everything of a release that can be checked, and say what follows for a patient.
+
+    Args:
+        path: the release folder.
+        ledger: that was charged, where the reader has it.
+        public: initialisation and recipient's images, where the reader has them.
+    """
+    checks = verify(path, ledger, public)
+    try:
+        manifest = Manifest.read(Path(path))
+    except ReleaseError:  # a check says so
+        return Verdict(checks, None)
+    if public is None:
+        checks.append(not_recomputed(manifest))
+    return Verdict(checks, manifest)
+
+
+def check_statement(manifest: Manifest) -> Any:
+    """Derive everything that a manifest promises from its plan and what it published.
+
+    Returns:
+        The calibrated plan, of the kind of the release.
+
+    Raises:
+        ReleaseError: something does not follow, or could not have been released.
+    """
+    return kind_of(manifest.kind).check_statement(manifest)
+
+
+def check_contents(release: Folder) -> None:
+    """Check what a reader relies on, before anything is read from it: digests and statement.
+
+    Raises:
+        ReleaseError: a file was changed, or something stated does not follow.
+    """
+    kind_of(release.kind).check_contents(release)
+
+
+def account(release: Folder, delta: float | None = None) -> dict[str, Any]:
+    """Price a release again from its plan, once its statement was checked.
+
+    Args:
+        release: an opened one.
+        delta: another than the plan's.
+    """
+    manifest = release.manifest
+    calibrated = check_statement(manifest)
+    promise, conversion = calibrated.guarantee, calibrated.plan.conversion
+    delta = float(manifest.statement["delta"]) if delta is None else delta
+    units: dict[str, Any] = {}
+    for unit in kind_of(release.kind).units:
+        if not manifest.private:
+            units[unit] = {"epsilon": None, "epsilon_exact": None, "rho": None, "shares": {}}
+            continue
+        rho = promise.rho(unit)
+        finite = finite_or_none(rho)
+        units[unit] = {
+            "epsilon": finite_or_none(promise.epsilon(delta, unit, conversion)),
+            "epsilon_exact": finite_or_none(promise.epsilon(delta, unit, "exact")),
+            "rho": finite,
+            "shares": {
+                event.name: event.rho(unit) / rho if finite else None for event in promise.events
+            },
+        }
+    return {
+        "stamp": manifest.statement["stamp"],
+        "unit": manifest.statement["unit"],
+        "delta": delta,
+        "conversion": conversion,
+        "units": units,
+    }

@@ -1,0 +1,13 @@
+"""Gradient releases, for `canal.release.registry`."""
+
+from canal.lazy import Deferred
+from canal.release.registry import ReleaseKind
+
+KIND = ReleaseKind(
+    name="adapters",
+    units=("membership", "patient"),
+    open=Deferred("canal.gradients.store:AdapterRelease"),
+    verify=Deferred("canal.gradients.verification:verify"),
+    check_statement=Deferred("canal.gradients.verification:check_statement"),
+    check_contents=Deferred("canal.gradients.verification:check_contents"),
+)

@@ -1,0 +1,39 @@
+"""Kinds of release are found by convention, and a new one needs no other change."""
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+
+from canal.errors import ReleaseError
+from canal.lazy import Deferred
+from canal.release.registry import kind_of, kinds, register
+
+
+def test_every_folder_with_a_module_kind_is_found():
+    assert list(kinds()) == ["features", "adapters"]
+    assert all(kind_of(name).name == name for name in kinds())
+
+
+def test_what_a_kind_refers_to_is_there():
+    """References are strings until they are called; a name that moved would be found late."""
+    for kind in kinds().values():
+        found = [getattr(kind, field.name) for field in fields(kind)]
+        assert all(callable(each.function) for each in found if isinstance(each, Deferred))
+
+
+def test_looking_for_kinds_loads_nothing_heavy():
+    code = (
+        "import sys; from canal.release.registry import kinds; kinds();"
+        "assert not {'torch', 'scipy', 'typer'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_kind_of_somebody_else(monkeypatch):
+    with pytest.raises(ReleaseError, match=r"'other' is unknown here; .* features, adapters"):
+        kind_of("other")
+    monkeypatch.setitem(kinds(), "other", None)  # taken out again afterwards
+    register(replace(kinds()["features"], name="other"))
+    assert kind_of("other").name == "other"
