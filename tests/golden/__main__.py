@@ -22,6 +22,8 @@ BASELINE = {
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "MKL_CBWR": "COMPATIBLE",
     "OPENBLAS_CORETYPE": "Nehalem",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-FMA4,-AVX512F,-AVX512VL",
     "SOURCE_DATE_EPOCH": "1767225600",  # 2026-01-01
     "CANAL_KEYS": "disk",
     "CANAL_LEDGER": "",
@@ -97,8 +99,11 @@ def main():
     before = pinned()
     if asked.write:
         write()
-    found = differences(before, pinned() if asked.write else observe())
-    sys.stdout.write("".join(f"{line}\n" for line in found))
+    after = pinned() if asked.write else observe()
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name, {}), after.get(name, {})
+        found = differences(old, new, exactly="paid" not in name)
+        sys.stdout.write("".join(f"{name}.{line}\n" for line in found))
 
 
 if __name__ == "__main__":

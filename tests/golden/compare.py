@@ -9,9 +9,14 @@ import re
 RENAMED: dict[str, str] = {}
 
 VARIES = "(varies)"  # another one each time: secrets, and what follows from them
-DIGEST = re.compile(r"[0-9a-f]{32}|[0-9a-f]{64}")
-NUMBER = re.compile(r"[\d⁻⁰¹²³⁴⁵⁶⁷⁸⁹][\d.,⁰¹²³⁴⁵⁶⁷⁸⁹]*")
-CLOSE, LAST_DIGITS = 1e-5, 1e-9
+# What depends on noise and on measurements: digests and their beginnings, numbers in a text, and
+# all numbers below these names. With the same noise on the same machine they are compared too.
+HIDDEN = re.compile(
+    r"\b[0-9a-f]{64}\b|\b[0-9a-f]{32}\b|\b[0-9a-f]{12}(?=…)|[\d⁻⁰¹²³⁴⁵⁶⁷⁸⁹][\d.,⁰¹²³⁴⁵⁶⁷⁸⁹]*"
+)
+MANY = re.compile("#(?:[, –]+#)*")
+MEASURED = {"statistics", "mechanism", "first", "ends", "length"}
+CLOSE, LAST_DIGITS = 1e-3, 1e-9
 
 
 def leaves(value, path=()):
@@ -81,13 +86,11 @@ def differences(old, new, *, exactly=True):
 
 def alike(path, one, other):
     """Whether the two differ no more than by noise, or by a machine's last bits."""
-    if "first" in path or "ends" in path:
-        return True
-    if not (isinstance(one, str) and isinstance(other, str)):
-        return close(one, other, CLOSE)
-    if "lines" in path:
-        return NUMBER.sub("#", one) == NUMBER.sub("#", other)
-    return bool(DIGEST.fullmatch(one) and DIGEST.fullmatch(other))
+    if isinstance(one, str) and isinstance(other, str):
+        one, other = (MANY.sub("#", HIDDEN.sub("#", each)) for each in (one, other))
+        return one == other
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    return close(one, other, CLOSE) or (numbers and not MEASURED.isdisjoint(path))
 
 
 def close(one, other, how):
