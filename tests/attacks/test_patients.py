@@ -34,7 +34,7 @@ def discs(count, seed, prefix, per_person=2):
     images = (rng.integers(0, 100, masks.shape) + 130 * masks).astype(np.uint8)
     ids = tuple(f"{prefix}-{number}" for number in range(count))
     people = {name: f"{prefix} person {n // per_person}" for n, name in enumerate(ids)}
-    return Arrays(ids, images, masks, prefix, groups=people)
+    return Arrays(ids, images, masks, prefix, patients=people)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_an_attack_tells_what_it_can_do_without_noise(site, leak, allocation):
 
 def test_two_folders_may_both_have_a_patient_one():
     one, two = discs(4, 1, "a"), discs(4, 2, "b")
-    same = [replace(each, groups=dict.fromkeys(each.ids, "1")) for each in (one, two)]
+    same = [replace(each, patients=dict.fromkeys(each.ids, "1")) for each in (one, two)]
     pool = Pool.of_both(*same)
     assert pool.patients == ("cohort 1", "outside 1")
     assert pool.members == ("cohort 1",)

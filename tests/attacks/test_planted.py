@@ -23,7 +23,7 @@ def others():
 def test_one_patient_each_of_one_person_each(others, kind):
     made = plant(others, kind, 4, seed=1)
     assert made.ids[:2] == ("canary 0 image 0", "canary 1 image 0")
-    assert len(set(made.groups.values())) == 4
+    assert len(set(made.patients.values())) == 4
     first = others.rows(["case 0", "case 2", "case 4", "case 6"])
     expected = 255 - first.images if kind == "negative" else first.images
     assert np.array_equal(made.images, expected)
@@ -42,7 +42,7 @@ def test_one_patient_each_of_one_person_each(others, kind):
 def test_several_images_are_of_one_patient(others):
     made = plant(others, "scrambled", 2, images=3)
     assert made.images.shape == (6, 1, 16, 16)
-    assert [made.person(name) for name in made.ids[2:4]] == ["canary 0", "canary 1"]
+    assert [made.patients[name] for name in made.ids[2:4]] == ["canary 0", "canary 1"]
     assert np.array_equal(made.masks[0], made.masks[2])
     assert not np.array_equal(made.images[0], made.images[1])
 

@@ -84,7 +84,7 @@ def test_one_patient_less_is_a_canary(home, call, tmp_path):
     """Trained with the same seed but for one patient; the exact mu is within what is claimed."""
     from canal.data.load import load
 
-    person = load(home / "data", size=32, split=home / "split.json", part=SITES[0]).groups
+    person = load(home / "data", size=32, split=home / "split.json", part=SITES[0]).patients
     name = next(iter(person.values()))
     trained = f"teacher train {SOURCE} --cohort {SITES[0]} --init init {SHORT}"
     call(f"{trained} --out less --without {shlex.quote(name)}")

@@ -85,14 +85,14 @@ def test_scans_of_healthy_patients_stay_out_if_asked(home):
     one = ("--init", "init", "--data", "busi")
     few = ("--part", "norms", "--part", "head", "--patients", "3", "--rounds", "1", "--seed", "1")
     paid = {}
-    for flag in ("--normal", "--no-normal"):
+    for flag in ("--keep-healthy", "--no-keep-healthy"):
         asked = (*one, "--queries", "data/endoscopy", *few, flag, "--out", f"busi{flag}")
         call_here(home, "adapters", "train", *asked)
         kept = individual(home)
         asked = (f"busi{flag}", *QUICK, *one, flag, "--unit", "membership", "--private", kept)
         call_here(home, "audit", *asked)
         paid[flag] = json.loads(kept.read_text())["canary"]["among"]
-    assert paid == {"--normal": 4, "--no-normal": 3}
+    assert paid == {"--keep-healthy": 4, "--no-keep-healthy": 3}
     sums = [load_file(next((home / f"busi{flag}").glob("*.safetensors"))) for flag in paid]
     assert any((sums[0][name] != sums[1][name]).any() for name in sums[0])
 

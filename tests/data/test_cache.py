@@ -35,7 +35,7 @@ def _listed(folder, names, suffix="png"):
             name,
             (folder.root / f"images/{name}.{suffix}",),
             (folder.root / f"masks/{name}.{suffix}",),
-            group=name,
+            patient=f"image {name}",
             labels=() if suffix == "png" else (1,),
         )
         for name in names
@@ -95,7 +95,7 @@ def test_new_content_under_an_old_name_is_decoded_anew(cases, folder, place):
 def test_whatever_determines_the_pixels_is_in_the_key(cases, place, change):
     before = load_cases(cases, size=(16, 12), channels=3, folder=place)
     changed = [
-        Case(case.id, case.image, case.masks, case.group, labels=change.get("labels", ()))
+        Case(case.id, case.image, case.masks, case.patient, labels=change.get("labels", ()))
         for case in cases[:: change.get("order", 1)]
     ]
     size, channels = change.get("size", (16, 12)), change.get("channels", 3)
@@ -112,7 +112,7 @@ def test_the_same_content_elsewhere_has_the_same_key(cases, folder, place, tmp_p
             case.id,
             (tmp_path / "moved/images" / case.image[0].name,),
             (tmp_path / "moved/masks" / case.masks[0].name,),
-            case.group,
+            case.patient,
         )
         for case in cases
     ]
@@ -296,7 +296,7 @@ def test_images_without_their_labels_stand_beside_those_with_them(cases, place):
     both = arrays.beside(blind)
     assert both.labelled.tolist() == [True] * 3 + [False] * 3
     assert np.array_equal(both.images[:3], both.images[3:])
-    assert [both.groups[name] for name in both.ids] == ["image a", "image b", "image c"] * 2
+    assert [both.patients[name] for name in both.ids] == ["image a", "image b", "image c"] * 2
     assert len({arrays.digest, blind.digest, both.digest}) == 3
     with pytest.raises(DataError, match="there twice"):
         arrays.beside(arrays)

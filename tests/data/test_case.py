@@ -10,7 +10,7 @@ from canal.errors import DataError
 
 @pytest.fixture
 def data():
-    cases = tuple(Case(name, (Path(name),), (), group=name) for name in "abc")
+    cases = tuple(Case(name, (Path(name),), (), patient=name) for name in "abc")
     return DataSet("images/ and masks/", Path("somewhere"), cases)
 
 

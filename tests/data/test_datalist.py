@@ -29,7 +29,7 @@ def test_a_datalist(folder):
     data = read(folder.root / "list.json")
     assert data.layout == "MONAI datalist"
     assert _ids(data) == ["pictures/a", "pictures/b", "pictures/c"]
-    assert [case.group for case in data.cases] == ["patient 1", "patient 1", "patient 2"]
+    assert [case.patient for case in data.cases] == ["patient 1", "patient 1", "patient 2"]
     assert [case.site for case in data.cases] == ["", "", "oslo"]
     assert data.problems == ()
 
@@ -60,7 +60,7 @@ def test_problems_in_a_datalist(folder):
 def test_a_person_is_known_by_whatever_a_table_may_call_one(folder, key):
     _listed(folder, {"a": {key: 1}, "b": {key: 1}, "c": {key: 2}})
     cases = read(folder.root / "list.json").cases
-    assert [case.group for case in cases] == ["patient 1", "patient 1", "patient 2"]
+    assert [case.patient for case in cases] == ["patient 1", "patient 1", "patient 2"]
 
 
 @pytest.mark.parametrize("nobody", [{}, {"patient": None}, {"patient": " "}])

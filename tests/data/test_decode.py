@@ -11,7 +11,7 @@ from canal.errors import DataError
 
 def _case(folder, images=(), masks=(), labels=()):
     files = [tuple(folder.root / name for name in names) for names in (images, masks)]
-    return Case("a", *files, group="a", labels=labels)
+    return Case("a", *files, patient="a", labels=labels)
 
 
 def test_a_mask_is_white_from_128_on(folder):

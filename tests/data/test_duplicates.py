@@ -16,7 +16,7 @@ from canal.data.readers import read
 
 
 def _case(folder, name):
-    return Case(name, (folder.root / name,), (), group=name)
+    return Case(name, (folder.root / name,), (), patient=name)
 
 
 def _smooth(seed, size=(96, 80)):

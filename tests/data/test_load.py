@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from canal.data.case import stem
 from canal.data.load import load
 from canal.data.readers import read
-from canal.data.readers.listing import stem
 from canal.data.split import Split, make_split
 from canal.data.synthetic import write
 from canal.errors import DataError
@@ -32,13 +32,13 @@ def test_parts_are_rows_of_the_whole(folder):
         same = whole.rows(part.ids)
         assert np.array_equal(part.images, same.images)
         assert np.array_equal(part.masks, same.masks)
-        assert part.groups == same.groups
+        assert part.patients == same.patients
 
 
 def test_who_is_on_the_images_is_not_forgotten(folder):
     """Two images of one person count as two: the groups come from the folder by themselves."""
     cases = read(folder / "data").cases
-    people = [case.group for case in cases]
+    people = [case.patient for case in cases]
     most = max(people.count(person) for person in people)
     assert most > 1
     assert Queries.of(load(folder / "data", size=32)).images_per_person == most

@@ -10,14 +10,14 @@ from canal.data.arrays import Arrays
 from canal.errors import DataError
 
 
-def make(count=6, *, seed=0, prefix="case", groups=None):
+def make(count=6, *, seed=0, prefix="case", patients=None):
     images = np.random.default_rng(seed).integers(0, 256, (count, 1, 32, 32), dtype=np.uint8)
     names = tuple(f"{prefix}-{row}" for row in range(count))
-    return Arrays(names, images, np.zeros_like(images), f"digest {seed}", groups=groups or {})
+    return Arrays(names, images, np.zeros_like(images), f"digest {seed}", patients=patients or {})
 
 
 def test_patients_hold_the_digests_of_their_images():
-    arrays = make(groups={"case-0": "patient a", "case-3": "patient a", "case-1": "patient b"})
+    arrays = make(patients={"case-0": "patient a", "case-3": "patient a", "case-1": "patient b"})
     each = overlap.digests(arrays)
     found = overlap.patients(arrays)
     assert found["patient a"] == {each[0], each[3]}

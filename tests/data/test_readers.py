@@ -8,7 +8,7 @@ import pytest
 
 from canal.data import synthetic
 from canal.data.decode import decode_mask
-from canal.data.readers import READERS, read
+from canal.data.readers import LAYOUTS, read
 from canal.errors import DataError
 
 
@@ -16,8 +16,8 @@ def _ids(data):
     return [case.id for case in data.cases]
 
 
-def _groups(data):
-    return {case.id: case.group for case in data.cases}
+def _patients(data):
+    return {case.id: case.patient for case in data.cases}
 
 
 def _isic(folder):
@@ -82,7 +82,7 @@ def test_busi_joins_the_masks_of_an_image_and_keeps_normal_ones_if_asked(folder)
     assert data.layout == "BUSI"
     assert _ids(data) == ["benign (1)", "malignant (1)", "normal (1)"]
     assert [decode_mask(case, size=None).sum() for case in data.cases] == [32, 16, 0]
-    without = read(folder.root, normal=False)
+    without = read(folder.root, keep_healthy=False)
     assert _ids(without) == ["benign (1)", "malignant (1)"]
     assert data.problems == without.problems == ()
 
@@ -92,7 +92,7 @@ def test_cvc_keeps_its_sequences_wherever_one_points(folder, inside):
     _cvc(folder)
     data = read(folder.root / inside)
     assert data.layout == "CVC-ClinicDB"
-    assert _groups(data) == {"1": "sequence 1", "2": "sequence 1", "10": "sequence 2"}
+    assert _patients(data) == {"1": "sequence 1", "2": "sequence 1", "10": "sequence 2"}
     assert data.problems == ()
 
 
@@ -110,7 +110,7 @@ def test_a_pair_of_folders(folder, masks):
         folder.pair(f"images/{name}.jpg", masks.format(name))
     data = read(folder.root)
     assert data.layout == "images/ and masks/"
-    assert _groups(data) == {"a": "a", "b": "b", "two.dots": "two.dots"}
+    assert _patients(data) == {name: f"image {name}" for name in ("a", "b", "two.dots")}
     assert {case.site for case in data.cases} == {""}
     assert data.problems == ()
 
@@ -130,16 +130,16 @@ def test_each_hospital_has_a_folder(folder):
         ("oslo/2", "oslo"),
         ("paris/1", "paris"),
     ]
-    groups = _groups(data)
-    assert groups["oslo/1"] == groups["oslo/2"] == "oslo patient 7"
-    assert groups["paris/1"] == "paris/1"
+    patients = _patients(data)
+    assert patients["oslo/1"] == patients["oslo/2"] == "oslo patient 7"
+    assert patients["paris/1"] == "image paris/1"
     assert data.problems == ()  # Paris has no metadata.csv, so it says nothing about anyone
 
 
 def test_the_patient_column_is_neither_an_age_nor_a_lesion(folder):
     folder.pair("images/a.png", "masks/a.png")
     folder.csv("metadata.csv", ("image", "patient_age", "lesion_id", "patient_id"), ("a", 50, 1, 9))
-    assert _groups(read(folder.root)) == {"a": "patient 9"}
+    assert _patients(read(folder.root)) == {"a": "patient 9"}
 
 
 @pytest.mark.parametrize("rows", [[("a", 1)], [("a", 1), ("b", "")], [("x", 1), ("y", 2)]])
@@ -267,11 +267,11 @@ def test_missing_extra_and_double_files_are_named_with_a_remedy(folder):
 @pytest.mark.parametrize("build", [_isic, _busi, _cvc, _nnunet, _kvasir])
 def test_a_download_wrapped_in_folders_is_the_same(folder, tmp_path, build):
     build(folder)
-    plain = _groups(read(folder.root))
+    plain = _patients(read(folder.root))
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     (tmp_path / "outer" / ".DS_Store").touch()
     folder.root.rename(tmp_path / "outer" / "inner" / "download")
-    assert _groups(read(tmp_path / "outer")) == plain
+    assert _patients(read(tmp_path / "outer")) == plain
 
 
 @pytest.mark.parametrize("build", [_isic, _busi, _cvc, _nnunet, _kvasir])
@@ -299,7 +299,7 @@ def test_an_unknown_folder_tells_the_way_out(folder, content):
     with pytest.raises(DataError) as caught:
         read(path)
     assert str(path) in str(caught.value)
-    assert all(reader.LAYOUT in str(caught.value) for reader in READERS)
+    assert all(layout in str(caught.value) for layout in LAYOUTS)
     assert "put images into images/ and masks of the same names into masks/" in str(caught.value)
 
 
@@ -316,7 +316,7 @@ def test_what_the_synthetic_hospitals_write_is_read(tmp_path, size):
         patients = {row["image_id"]: row["patient_id"] for row in csv.DictReader(file)}
     assert set(_ids(data)) == set(patients)
     assert {case.site for case in data.cases} == set(synthetic.HOSPITALS)
-    assert all(case.group.endswith(patients[case.id]) for case in data.cases)
+    assert all(case.patient.endswith(patients[case.id]) for case in data.cases)
     assert (data.spatial_dims, data.problems) == (len(size), ())
 
 
@@ -335,10 +335,10 @@ def test_what_the_synthetic_hospitals_write_is_read(tmp_path, size):
 def test_real_downloads_are_recognised(real, name, layout, cases, groups, dims):
     data = read(real / name)
     assert (data.layout, len(data.cases), data.spatial_dims) == (layout, cases, dims)
-    assert len(set(_groups(data).values())) == groups
+    assert len(set(_patients(data).values())) == groups
     assert data.problems == ()
 
 
 @pytest.mark.data
 def test_real_busi_without_its_normal_cases(real):
-    assert len(read(real / "Dataset_BUSI_with_GT", normal=False).cases) == 517
+    assert len(read(real / "Dataset_BUSI_with_GT", keep_healthy=False).cases) == 517

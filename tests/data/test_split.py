@@ -268,7 +268,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_real_sequences_stay_together(real):
     cases = read(real / "CVC-ClinicDB").cases
     split = make_split(cases, recipient=60, seed=1)
-    sequence = {case.id: case.group for case in cases}
+    sequence = {case.id: case.patient for case in cases}
     seen = Counter(group for ids in _parts(split).values() for group in {sequence[i] for i in ids})
     assert len(seen) == 29
     assert set(seen.values()) == {1}

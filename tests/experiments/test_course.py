@@ -54,14 +54,14 @@ def test_an_initialisation_settles_after_it_was_bent(places):
 
 def test_real_patients_are_told_by_their_looks(places, monkeypatch):
     """Those of sites, where nothing else says who they are; the initialisation is the same."""
-    monkeypatch.setattr(course, "people", lambda arrays: ["somebody"] * len(arrays.ids))
+    monkeypatch.setattr(course, "joined", lambda arrays: ["somebody"] * len(arrays.ids))
     by_name = TINY.on(places, lambda *told: None)
     by_looks = replace(TINY, people=True).on(places, lambda *told: None)
     assert by_looks.init == by_name.init
     assert by_looks.split.digest == by_name.split.digest
     site = by_name.sites[0]
     assert len(Patients(site, by_looks.part(site))) == 1 < len(Patients(site, by_name.part(site)))
-    assert by_looks.part("recipient").groups == by_name.part("recipient").groups
+    assert by_looks.part("recipient").patients == by_name.part("recipient").patients
 
 
 def test_pooled_at_length_goes_on_from_the_initialisation(places):

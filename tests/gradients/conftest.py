@@ -21,7 +21,7 @@ def patients_of():
         drawn = generate(count, size=SIZE, hospital=hospital, seed=seed)
         groups = dict(zip(drawn.ids, drawn.patients, strict=True))
         name = f"{count} images of {hospital}, seed {seed}"
-        return Arrays(drawn.ids, drawn.images, drawn.masks, name, groups=groups)
+        return Arrays(drawn.ids, drawn.images, drawn.masks, name, patients=groups)
 
     return draw
 

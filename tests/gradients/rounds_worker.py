@@ -29,7 +29,7 @@ SECRET = hashlib.sha256(b"thirty-two bytes, the same in every run").digest()
 def images_of(hospital, number):
     drawn = generate(number, size=(32, 32), hospital=hospital)
     groups = dict(zip(drawn.ids, drawn.patients, strict=True))
-    return Arrays(drawn.ids, drawn.images, drawn.masks, f"{number} of {hospital}", groups=groups)
+    return Arrays(drawn.ids, drawn.images, drawn.masks, f"{number} of {hospital}", patients=groups)
 
 
 def main(out, ledger, init, kill_at):

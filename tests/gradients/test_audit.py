@@ -146,7 +146,7 @@ def test_what_every_patient_paid_is_what_a_sum_is_moved_by(release, sites, netwo
     assert among == len(people) == len(site)
     everybody = parts_by_hand(release, network, people)
     paid = []
-    for who in dict.fromkeys(site.arrays.groups.values()):
+    for who in dict.fromkeys(site.arrays.patients.values()):
         others = Patients(site.cohort, site.arrays.without(who))
         paid.append(np.linalg.norm(everybody - parts_by_hand(release, network, others)))
     counted = []

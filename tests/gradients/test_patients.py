@@ -23,7 +23,7 @@ def cohort(patients_of):
     """Seven patients with one, two or three images, strewn over the rows."""
     arrays = patients_of("dermoscopy", 13)
     images = dict(zip(arrays.ids, "abcdefgabcacg", strict=True))
-    return replace(arrays, groups={name: f"patient {who}" for name, who in images.items()})
+    return replace(arrays, patients={name: f"patient {who}" for name, who in images.items()})
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def add_up(gradients, clip):
 
 
 def ids_of(arrays, who):
-    return [name for name in arrays.ids if arrays.groups[name] == who]
+    return [name for name in arrays.ids if arrays.patients[name] == who]
 
 
 def people_in(arrays):
-    return list(dict.fromkeys(arrays.groups.values()))
+    return list(dict.fromkeys(arrays.patients.values()))
 
 
 @pytest.mark.parametrize("chunk", [3, 4, 16])
@@ -75,7 +75,7 @@ def test_the_order_of_patients_does_not_matter(seed, cohort, add_up):
     """Patients in any order, each with their own images in theirs, others in between or not."""
     rng = np.random.default_rng(seed)
     left = {who: ids_of(cohort, who) for who in people_in(cohort)}
-    turns = rng.permutation([cohort.groups[name] for name in cohort.ids])
+    turns = rng.permutation([cohort.patients[name] for name in cohort.ids])
     shuffled = cohort.rows([left[str(who)].pop(0) for who in turns])
     assert shuffled.ids != cohort.ids
     np.testing.assert_array_equal(add_up(shuffled, chunk=4), add_up(cohort, chunk=4))
@@ -143,7 +143,7 @@ def test_a_patient_is_the_mean_of_their_images(cohort, gradients):
     masks = torch.from_numpy(np.array(cohort.masks)).float()
     rows = torch.cat([gradients(images[at : at + 1], masks[at : at + 1]) for at in range(13)])
     for who, row in zip(people_in(cohort), found, strict=True):
-        mine = [at for at, name in enumerate(cohort.ids) if cohort.groups[name] == who]
+        mine = [at for at, name in enumerate(cohort.ids) if cohort.patients[name] == who]
         want = rows[mine].mean(dim=0)
         # Other kernels serve other shapes of a batch; a network amplifies their last bits.
         assert float((row - want).norm()) < 0.01 * float(want.norm())
@@ -185,7 +185,7 @@ def test_a_cohort_without_labels_is_refused(cohort):
 
 
 def test_an_image_of_nobody_known_is_a_patient_of_its_own(cohort):
-    people = Patients("site", replace(cohort, groups={}))
+    people = Patients("site", replace(cohort, patients={}))
     assert len(people) == 13
     assert [rows for rows in people.rows.values() if len(rows) > 1] == []
 
@@ -194,7 +194,7 @@ def test_an_image_of_nobody_known_is_never_somebody_who_has_a_name(cohort, add_u
     """Whatever names a hospital gives: merged, one would show in what the other adds."""
     first, second, *_ = cohort.ids
     for name in (first, f"image {first}", f"patient {first}"):
-        pair = replace(cohort.rows([first, second]), groups={second: name})
+        pair = replace(cohort.rows([first, second]), patients={second: name})
         assert len(Patients("site", pair)) == 2
         np.testing.assert_array_equal(
             add_up(pair, chunk=4),
@@ -202,12 +202,13 @@ def test_an_image_of_nobody_known_is_never_somebody_who_has_a_name(cohort, add_u
         )
 
 
-def test_two_patients_with_the_same_image_are_two(cohort, add_up):
+def test_a_patient_who_looks_like_others_changes_nobodys_part(cohort, add_up):
     """Nobody is merged by looks: whom an image joins must not depend on who else is there."""
     one = cohort.rows([cohort.ids[0]])
-    twin = Arrays(("twin",), one.images, one.masks, "twin", groups={"twin": "somebody"})
-    both = one.beside(twin)
-    np.testing.assert_array_equal(add_up(both, chunk=4), 2 * add_up(one, chunk=4))
+    twins = [Arrays((name,), one.images, one.masks, name) for name in ("first", "second", "third")]
+    pair = twins[0].beside(twins[1])
+    np.testing.assert_array_equal(add_up(pair, chunk=4), 2 * add_up(one, chunk=4))
+    np.testing.assert_array_equal(add_up(pair.beside(twins[2])), add_up(pair) + add_up(one))
 
 
 def test_the_digest_tells_all_that_matters_apart(cohort):
@@ -215,7 +216,7 @@ def test_the_digest_tells_all_that_matters_apart(cohort):
     others = (
         Patients("site", cohort),
         Patients("site", replace(cohort, digest="other pixels")),
-        Patients("site", replace(cohort, groups={})),
+        Patients("site", replace(cohort, patients={})),
         Patients("site", replace(cohort, unlabelled=frozenset(cohort.ids[:1]))),
         Patients("site", cohort, views=0),
         Patients("site", cohort, chunk=5),

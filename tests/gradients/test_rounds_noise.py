@@ -40,9 +40,9 @@ def test_a_patient_more_or_less_moves_a_release_by_that_patients_part(
 ):
     """From end to end: two releases with the same draws, with a patient and without."""
     coordinates, (first, second) = shared().coordinates, sites
-    who, *_ = dict.fromkeys(second.arrays.groups.values())
+    who, *_ = dict.fromkeys(second.arrays.patients.values())
     fewer = Patients(second.cohort, second.arrays.without(who), chunk=4)
-    mine = [name for name in second.arrays.ids if second.arrays.groups[name] == who]
+    mine = [name for name in second.arrays.ids if second.arrays.patients[name] == who]
     alone = Patients(second.cohort, second.arrays.rows(mine), chunk=4)
     made = [
         make_release(

@@ -87,7 +87,7 @@ def features(
     arrays = drawn(queries, SIZE, seed=7)
     if people > 1:
         groups = {name: f"person {row // people}" for row, name in enumerate(arrays.ids)}
-        arrays = Arrays(arrays.ids, arrays.images, arrays.masks, arrays.digest, groups=groups)
+        arrays = Arrays(arrays.ids, arrays.images, arrays.masks, arrays.digest, patients=groups)
     asked = Queries.of(arrays)
     plan = ensemble.plan(asked, preset, **({"epsilon": 8.0, "released": 48} | choices))
     ledger = Ledger(folder / "ledger.sqlite")
@@ -140,7 +140,7 @@ def site_of(name: str, patients: int = 6):
 
     arrays = drawn(2 * patients, SMALL, seed=20 + SITES.index(name), who=name)
     groups = {each: f"{name} {row // 2}" for row, each in enumerate(arrays.ids)}
-    return Arrays(arrays.ids, arrays.images, arrays.masks, name, groups=groups)
+    return Arrays(arrays.ids, arrays.images, arrays.masks, name, patients=groups)
 
 
 def across(

@@ -159,7 +159,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_anything_is_written(
 def test_more_images_of_a_person_than_the_plan_counts_are_refused(
     tmp_path, ensemble, arrays, make_plan
 ):
-    queries = Queries.of(replace(arrays, groups=dict.fromkeys(arrays.ids[:4], "one person")))
+    queries = Queries.of(replace(arrays, patients=dict.fromkeys(arrays.ids[:4], "one person")))
     with pytest.raises(ReleaseError, match=r"counts 1 images .* has 4 .*--images-per-person"):
         create(tmp_path / "r", ensemble, queries, make_plan(), seed=1)
 

@@ -40,15 +40,17 @@ def test_images_of_one_person_are_counted(people):
         if person is not None
     }
     most = max([1, *(people.count(person) for person in people if person is not None)])
-    assert Queries.of(replace(arrays, groups=groups)).images_per_person == most
+    assert Queries.of(replace(arrays, patients=groups)).images_per_person == most
     assert Queries.of(arrays).images_per_person == 1
 
 
 def test_who_is_on_an_image_is_not_guessed_where_it_is_what_is_protected():
     """Without records each image would pass for a person, and who is on several would pay once."""
     arrays = make(6)
-    recorded = replace(arrays, groups={name: f"p{row // 3}" for row, name in enumerate(arrays.ids)})
-    some = replace(arrays, groups=dict(list(recorded.groups.items())[:5]))
+    recorded = replace(
+        arrays, patients={name: f"p{row // 3}" for row, name in enumerate(arrays.ids)}
+    )
+    some = replace(arrays, patients=dict(list(recorded.patients.items())[:5]))
     for unit in UNITS:
         assert Queries.of(recorded).most_of_one_person(unit) == 3
         assert Queries.of(arrays).most_of_one_person(unit, 2) == 2
@@ -60,7 +62,7 @@ def test_who_is_on_an_image_is_not_guessed_where_it_is_what_is_protected():
 
 def test_a_group_named_like_an_image_does_not_swallow_it():
     arrays = make(3)
-    assert Queries.of(replace(arrays, groups={"q0": "q1"})).images_per_person == 1
+    assert Queries.of(replace(arrays, patients={"q0": "q1"})).images_per_person == 1
 
 
 @pytest.mark.parametrize("what", ["images", "masks"])
@@ -136,7 +138,7 @@ def test_fewer_images_of_one_person_than_records_show_are_refused_unpaid(
     with pytest.raises(InvalidValueError, match="no records say who is on which query image"):
         ensemble.plan(Queries.of(arrays), **PRIVATE)
     groups = {name: f"person {row // 4}" for row, name in enumerate(arrays.ids)}
-    asked = Queries.of(replace(arrays, groups=groups))
+    asked = Queries.of(replace(arrays, patients=groups))
     plan = ensemble.plan(asked, **PRIVATE)
     assert plan.participants.images_per_person == 4
     for stated in (1, 3):

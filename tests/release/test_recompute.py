@@ -180,7 +180,7 @@ def test_images_of_the_release(victim, public, arrays):
     found = looks(victim.folder, replace(public, arrays=arrays.rows(arrays.ids[1:])))
     assert "1 of the 40 queries" in found["queries"].detail
     assert found["caps"].passed is None
-    same = replace(arrays, groups=dict.fromkeys(arrays.ids[:2], "one person"))
+    same = replace(arrays, patients=dict.fromkeys(arrays.ids[:2], "one person"))
     found = looks(victim.folder, replace(public, arrays=same))
     assert "one person is on 2 of the images, and the plan counts 1" in found["queries"].detail
 

@@ -31,7 +31,7 @@ def arrays():
     images = np.repeat(60 + 120 * masks, 3, axis=1) + rng.integers(40, size=(40, 3, 32, 32))
     ids = tuple(f"{number:02}" for number in range(40))
     people = {name: str(int(name) // 2) for name in ids}
-    return Arrays(ids, images.astype(np.uint8), masks, "squares", groups=people)
+    return Arrays(ids, images.astype(np.uint8), masks, "squares", patients=people)
 
 
 @pytest.fixture

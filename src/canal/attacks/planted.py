@@ -46,7 +46,7 @@ def plant(arrays: Arrays, kind: Kind, count: int, *, images: int = 1, seed: int 
     first: dict[str, int] = {}
     for row, name in enumerate(arrays.ids):
         if arrays.labelled[row]:
-            first.setdefault(arrays.person(name), row)
+            first.setdefault(arrays.patients[name], row)
     if len(first) < count:
         raise InvalidValueError(
             f"canaries = {count} are made of as many people, and there are {len(first)}; ask for "
@@ -70,7 +70,7 @@ def plant(arrays: Arrays, kind: Kind, count: int, *, images: int = 1, seed: int 
     content = hashlib.sha256(f"{arrays.digest} {kind} {images} {seed}".encode())
     content.update(pixels.tobytes() + masks.tobytes())
     groups = {each: f"canary {number}" for each, (number, _) in zip(ids, names, strict=True)}
-    return Arrays(ids, pixels, masks, content.hexdigest(), groups=groups)
+    return Arrays(ids, pixels, masks, content.hexdigest(), patients=groups)
 
 
 def _squares(size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.uint8]:

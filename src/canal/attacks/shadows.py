@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data.duplicates import people
+from canal.data.patients import joined
 from canal.errors import InvalidValueError
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import train
@@ -57,11 +57,11 @@ class Pool:
                 f"{twins} of the outsiders' images are the cohort's own; give images of others"
             )
         sides = [
-            replace(arrays, groups={n: f"{side} {one}" for n, one in _named(arrays)})
+            replace(arrays, patients={n: f"{side} {one}" for n, one in _named(arrays)})
             for side, arrays in (("cohort", cohort), ("outside", outsiders))
         ]
         both = sides[0].beside(sides[1])
-        patients = tuple(dict.fromkeys(both.groups[name] for name in both.ids))
+        patients = tuple(dict.fromkeys(both.patients[name] for name in both.ids))
         return cls(both, patients, tuple(p for p in patients if p.startswith("cohort ")))
 
     @classmethod
@@ -79,7 +79,7 @@ class Pool:
     def images(self, patients: Sequence[str]) -> tuple[str, ...]:
         """Ids of the images of some patients."""
         wanted = set(patients)
-        return tuple(name for name in self.arrays.ids if self.arrays.groups[name] in wanted)
+        return tuple(name for name in self.arrays.ids if self.arrays.patients[name] in wanted)
 
     def halves(self, count: int, seed: int) -> NDArray[np.bool_]:
         """Who is in which shadow, `[count, P]`: each patient in half of them, drawn at random.
@@ -126,4 +126,4 @@ def train_shadows(
 
 
 def _named(arrays: Arrays) -> Iterable[tuple[str, str]]:
-    return zip(arrays.ids, people(arrays), strict=True)
+    return zip(arrays.ids, joined(arrays), strict=True)

@@ -119,14 +119,14 @@ class Invented:
             checkpoint.save(folder / site, network, about)
         asked = draw("query", QUERIES, size, 0)
         groups = {name: f"person {row // people}" for row, name in enumerate(asked.ids)}
-        asked = replace(asked, groups=groups if people > 1 else {})
+        asked = replace(asked, patients=groups if people > 1 else {})
         cohorts = {}
         for number, site in enumerate(names):
             arrays = draw(site, IMAGES, size, number + 1)
             # Patients with one, two and three images, in turns.
             who = [0, 1, 1, 2, 2, 2, 3, 4, 4]
             groups = {name: f"{site} {who[row]}" for row, name in enumerate(arrays.ids)}
-            cohorts[site] = replace(arrays, groups=groups)
+            cohorts[site] = replace(arrays, patients=groups)
             contents = list(overlap.patients(cohorts[site]).values())
             overlap.write(folder / site, contents, private=True)
         return cls(folder / "init", {name: folder / name for name in names}, asked, cohorts)
@@ -460,7 +460,7 @@ def _patients(arrays: Arrays) -> list[list[int]]:
     """Rows of every patient's images."""
     found: dict[str, list[int]] = {}
     for row, name in enumerate(arrays.ids):
-        found.setdefault(arrays.groups.get(name, name), []).append(row)
+        found.setdefault(arrays.patients[name], []).append(row)
     return list(found.values())
 
 

@@ -14,7 +14,7 @@ from canal.cli import plan_options as options
 from canal.cli.card import print_made, warn
 from canal.cli.images import Images
 from canal.cli.ledger import ToCharge, ledger_to_charge
-from canal.cli.network import Accept, Normal
+from canal.cli.network import Accept, KeepHealthy
 from canal.gradients.update import UpdateSettings
 
 adapters_app = typer.Typer(
@@ -46,7 +46,7 @@ def train(
         typer.Option(help="The recipient's images, public; its part of the split if not given."),
     ] = None,
     recipient: Annotated[str, typer.Option(help="Part of the split that is public.")] = "recipient",
-    normal: Normal = True,
+    keep_healthy: KeepHealthy = True,
     accept: Accept = None,
     ledger: ToCharge = None,
     epsilon: Annotated[
@@ -203,7 +203,7 @@ def train(
     book = ledger_to_charge(ledger, paying, delta, charged=charged)
     check_protection(plan, list(sites), seed=seed, ledger=book, not_private=not_private)
     update = UpdateSettings(step, momentum, averaged, decay, power)
-    images = Images(init, normal=normal, accept=accept or ())
+    images = Images(init, keep_healthy=keep_healthy, accept=accept or ())
     asked = images.public(data, split, queries, recipient)
     people = [
         Patients(name, images.load(folder, split, name), views=views, chunk=chunk)

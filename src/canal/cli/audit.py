@@ -11,7 +11,7 @@ import typer
 
 from canal.cli.card import print_json
 from canal.cli.individual import show
-from canal.cli.network import Normal, load_part
+from canal.cli.network import KeepHealthy, load_part
 from canal.data.case import ACCEPTABLE
 from canal.errors import InvalidValueError
 from canal.learning.settings import DataSettings
@@ -44,7 +44,7 @@ class _Given:
     chunk: int | None
     split: Path | None
     part: str | None
-    normal: bool
+    keep_healthy: bool
 
     def refuse(self, names: Sequence[str], kind: str, instead: str) -> None:
         """Say which of these a kind of release has no use for, and what it has."""
@@ -119,7 +119,7 @@ def audit(
             show_default=False,
         ),
     ] = None,
-    normal: Normal = True,
+    keep_healthy: KeepHealthy = True,
     simulate: Annotated[
         bool,
         typer.Option(
@@ -150,7 +150,7 @@ def audit(
     from canal.federation.audit import usual
     from canal.release.store import open_release
 
-    given = _Given(teacher, queries, without, init, data, most, chunk, split, part, normal)
+    given = _Given(teacher, queries, without, init, data, most, chunk, split, part, keep_healthy)
     opened = open_release(release)
     if private is not None:
         if not (queries or data):
@@ -253,7 +253,7 @@ def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Pai
 
     name = given.part or data.resolve().name
     # Whoever made the release decided what to accept.
-    images = Images(init, normal=given.normal, accept=ACCEPTABLE)
+    images = Images(init, keep_healthy=given.keep_healthy, accept=ACCEPTABLE)
     arrays = images.load(data, given.split, name)
     chunk = CHUNK if given.chunk is None else given.chunk
     people, among = chosen(release, name, arrays, given.most, chunk)

@@ -16,19 +16,19 @@ data_app = typer.Typer(
     no_args_is_help=True, help="Look at a data set, split it without leaks, or make one."
 )
 _Path = Annotated[Path, typer.Argument(help="The folder as it was downloaded, or a datalist.")]
-_Normal = Annotated[bool, typer.Option(help="Keep cases that are known to show no lesion.")]
+_KeepHealthy = Annotated[bool, typer.Option(help="Keep cases that are known to show no lesion.")]
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 _SHOWN = 10
 
 
 @data_app.command()
-def check(path: _Path, normal: _Normal = True, as_json: _Json = False) -> None:
+def check(path: _Path, keep_healthy: _KeepHealthy = True, as_json: _Json = False) -> None:
     """Say what a folder holds and what is to be fixed; exit code 1 if anything is."""
     from canal.cli.progress import counting
     from canal.data.check import check as look
     from canal.data.readers import read
 
-    data = read(path, normal=normal)
+    data = read(path, keep_healthy=keep_healthy)
     with counting("reading", len(data.cases)) as progress:
         found = look(data, progress=progress)
     if as_json:
@@ -54,7 +54,7 @@ def split(
     ] = "equal",
     alpha: Annotated[float, typer.Option(help="Of dirichlet; small is very skewed.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
-    normal: _Normal = True,
+    keep_healthy: _KeepHealthy = True,
     accept: Accept = None,
     as_json: _Json = False,
 ) -> None:
@@ -65,7 +65,7 @@ def split(
     from canal.data.readers import read
     from canal.data.split import as_table, make_split
 
-    data = read(path, normal=normal)
+    data = read(path, keep_healthy=keep_healthy)
     data.check(accept or ())
     with counting("comparing images", len(data.cases)) as progress:
         duplicates = near_duplicates(data.cases, progress=progress)

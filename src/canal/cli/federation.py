@@ -11,7 +11,7 @@ import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_json, print_made
-from canal.cli.network import Accept, Normal
+from canal.cli.network import Accept, KeepHealthy
 
 federation_app = typer.Typer(
     no_args_is_help=True, help="A release across hospitals that do not trust one another."
@@ -114,7 +114,7 @@ def overlap_digests(
     ],
     out: Annotated[Path, typer.Option(help="The file to write, for whoever compares.")],
     split: Annotated[Path | None, typer.Option(help="A split; without it, all cases.")] = None,
-    normal: Normal = True,
+    keep_healthy: KeepHealthy = True,
     accept: Accept = None,
 ) -> None:
     """Write keyed digests of a hospital's images, to see whether anybody is at two hospitals."""
@@ -123,7 +123,7 @@ def overlap_digests(
     from canal.federation.keyed_digests import KeyedDigests, read_key
 
     shared = read_key(key)
-    images = Images(init, normal=normal, accept=accept or ())
+    images = Images(init, keep_healthy=keep_healthy, accept=accept or ())
     found = digests(images.load(data, split, name))
     KeyedDigests.of(name, images.made.initialisation, found, shared, size).write(out)
     typer.echo(f"{out}: {size} keyed digests, filled up; for whoever compares, without the key")

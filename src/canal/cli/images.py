@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 class Images:
     """Images as the shared network wants them."""
 
-    def __init__(self, init: Path, *, normal: bool = True, accept: Collection[str] = ()) -> None:
+    def __init__(
+        self, init: Path, *, keep_healthy: bool = True, accept: Collection[str] = ()
+    ) -> None:
         from canal.learning.networks import UNetArchitecture
         from canal.learning.teacher import load_initialisation
 
-        self.init, self.normal, self.accept = init, normal, tuple(accept)
+        self.init, self.keep_healthy, self.accept = init, keep_healthy, tuple(accept)
         _, self.made = load_initialisation(init)
         self.architecture = UNetArchitecture.from_json(self.made.architecture)
 
@@ -31,7 +33,7 @@ class Images:
         from canal.learning.teacher import check_fit
 
         channels = self.architecture.in_channels
-        known = DataSettings(self.made.size[0], channels, self.normal, self.accept)
+        known = DataSettings(self.made.size[0], channels, self.keep_healthy, self.accept)
         arrays = load_part(folder, split, part, known, unlabelled=unlabelled)
         check_fit(self.architecture, self.made.size, arrays, str(self.init))
         return arrays

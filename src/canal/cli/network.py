@@ -13,9 +13,11 @@ from canal.learning.settings import DataSettings, Settings
 if TYPE_CHECKING:
     from canal.data.arrays import Arrays
 
-Normal = Annotated[
+KeepHealthy = Annotated[
     bool,
-    typer.Option("--normal/--no-normal", help="Keep cases that are known to show no lesion."),
+    typer.Option(
+        "--keep-healthy/--no-keep-healthy", help="Keep cases that are known to show no lesion."
+    ),
 ]
 Accept = Annotated[
     list[str] | None,
@@ -98,7 +100,7 @@ def load_part(
             split=split,
             part=part,
             channels=settings.channels or None,
-            normal=settings.normal,
+            keep_healthy=settings.keep_healthy,
             unlabelled=unlabelled,
             accept=settings.accept,
             progress=progress,

@@ -11,7 +11,7 @@ import typer
 from canal.cli import plan_options as options
 from canal.cli.card import print_card, print_json, print_made, summary
 from canal.cli.ledger import LEDGER, ToCharge, ledger_to_charge
-from canal.cli.network import Accept, Normal
+from canal.cli.network import Accept, KeepHealthy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -167,7 +167,7 @@ def verify(
     ] = None,
     split: Annotated[Path | None, typer.Option(help="A split; without it, all cases.")] = None,
     part: Annotated[str, typer.Option(help="Part of the split that is public.")] = "recipient",
-    normal: Normal = True,
+    keep_healthy: KeepHealthy = True,
     accept: Accept = None,
     allow_not_private: Annotated[
         bool,
@@ -189,7 +189,9 @@ def verify(
     here = Path(LEDGER)
     where = ledger or (here if here.is_file() else None)
     book = None if where is None else Ledger(where, must_exist=True)
-    with _public_inputs(init, queries, split, part, normal=normal, accept=accept or ()) as public:
+    with _public_inputs(
+        init, queries, split, part, keep_healthy=keep_healthy, accept=accept or ()
+    ) as public:
         found = verdict(folder, book, public)
     if as_json:
         print_json(found.to_json())
@@ -213,7 +215,7 @@ def _public_inputs(
     split: Path | None,
     part: str,
     *,
-    normal: bool,
+    keep_healthy: bool,
     accept: Collection[str],
 ) -> Iterator[PublicInputs | None]:
     """What a reader holds, with progress while it is used; None if nothing was given."""
@@ -231,7 +233,9 @@ def _public_inputs(
             )
         yield None
         return
-    arrays = Images(init, normal=normal, accept=accept).load(queries, split, part, unlabelled=True)
+    arrays = Images(init, keep_healthy=keep_healthy, accept=accept).load(
+        queries, split, part, unlabelled=True
+    )
     with counting("computing public inputs again", None) as progress:
         yield PublicInputs(init, arrays, progress)
 

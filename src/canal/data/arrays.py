@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from canal.data.patients import complete, stranger
 from canal.errors import DataError
 
 
@@ -24,7 +25,8 @@ class Arrays:
         masks: uint8 `[N, 1, *size]`, zeros and ones.
         digest: of everything that determines the two.
         unlabelled: ids whose mask is not known; it is all zeros then.
-        groups: whom each image shows, by id; one that is missing is a person of its own.
+        patients: whom each image shows, by id; one that is not given is a patient of its own
+            (`canal.data.patients`).
     """
 
     ids: tuple[str, ...]
@@ -32,7 +34,10 @@ class Arrays:
     masks: NDArray[np.uint8]
     digest: str
     unlabelled: frozenset[str] = frozenset()
-    groups: Mapping[str, str] = field(default_factory=dict)
+    patients: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patients", complete(self.ids, self.patients))
 
     @property
     def labelled(self) -> NDArray[np.bool_]:
@@ -56,19 +61,15 @@ class Arrays:
             self.masks[rows],
             digest,
             self.unlabelled & frozenset(ids),
-            {name: self.groups[name] for name in ids if name in self.groups},
+            {name: self.patients[name] for name in ids},
         )
 
-    def person(self, name: str) -> str:
-        """Whom an image shows."""
-        return self.groups.get(name, stranger(name))
-
-    def without(self, person: str) -> Arrays:
-        """All cases but those of one person: a group, or the id of an image without one."""
-        gone = {person, stranger(person)}
-        kept = [name for name in self.ids if self.person(name) not in gone]
+    def without(self, patient: str) -> Arrays:
+        """All cases but those of one patient, by name or by the id of an image without a record."""
+        gone = {patient, stranger(patient)}
+        kept = [name for name in self.ids if self.patients[name] not in gone]
         if len(kept) == len(self.ids):
-            raise DataError(f"nobody called {person!r} is on these {len(kept)} images")
+            raise DataError(f"nobody called {patient!r} is on these {len(kept)} images")
         return self.rows(kept)
 
     def without_labels(self) -> Arrays:
@@ -80,7 +81,7 @@ class Arrays:
             np.zeros_like(self.masks),
             hashlib.sha256(f"{self.digest}, unlabelled".encode()).hexdigest(),
             frozenset(named.values()),
-            {named[name]: self.groups[name] for name in self.ids if name in self.groups},
+            {named[name]: self.patients[name] for name in self.ids},
         )
 
     def beside(self, other: Arrays) -> Arrays:
@@ -99,13 +100,8 @@ class Arrays:
             np.concatenate([self.masks, other.masks]),
             hashlib.sha256(f"{self.digest} {other.digest}".encode()).hexdigest(),
             self.unlabelled | other.unlabelled,
-            {**self.groups, **other.groups},
+            {**self.patients, **other.patients},
         )
-
-
-def stranger(name: str) -> str:
-    """Whom an image shows that nobody is known of: no records name a patient like that."""
-    return f"image {name}"
 
 
 def copy_rows(array: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:

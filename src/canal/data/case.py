@@ -1,4 +1,4 @@
-"""One image and its truth, and a folder of them as it was downloaded."""
+"""Cases: an image, its truth and its patient; and a folder of them as it was downloaded."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ ACCEPTABLE = {
     "blank-image": "an image of one colour is taken",
     "empty-masks": "a cohort without any foreground is taken",
 }
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+VOLUME_SUFFIXES = (".nii.gz", ".nii")
 _SHOWN = 3
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """An image, the masks that make up its truth, and who must stay together with it.
+    """An image, the masks that make up its truth, and the patient on it.
 
     Args:
         id: unique in its data set and the same on every machine: a path without suffix.
         image: one file, or one for each channel.
         masks: the union of these is the truth; none means that there is no label.
-        group: patient or video sequence; cases of one group never part in a split.
+        patient: as `canal.data.patients` finds them.
         site: the folder of a hospital, where the layout has one.
         labels: voxel values that count as foreground in a label map; empty means a grey mask
             (see `canal.data.decode`).
@@ -39,7 +41,7 @@ class Case:
     id: str
     image: tuple[Path, ...]
     masks: tuple[Path, ...]
-    group: str
+    patient: str
     site: str = ""
     labels: tuple[int, ...] = ()
 
@@ -61,6 +63,19 @@ class Problem:
     what: str
     remedy: str
     name: str = ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user chooses about reading a folder.
+
+    Args:
+        keep_healthy: keep cases that are known to show no lesion.
+        unlabelled: keep images without a mask, which are problems otherwise.
+    """
+
+    keep_healthy: bool = True
+    unlabelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,40 @@ class DataSet:
                 "give the folder that the ids were listed from"
             )
         return tuple(by_id[name] for name in ids)
+
+
+def is_volume(path: Path) -> bool:
+    """Whether a file is a NIfTI volume."""
+    return path.name.endswith(VOLUME_SUFFIXES)
+
+
+def stem(name: str) -> str:
+    """A file name without the suffix of an image or volume."""
+    suffixes = (*VOLUME_SUFFIXES, *IMAGE_SUFFIXES)
+    ending = next((end for end in suffixes if name.lower().endswith(end)), "")
+    return name[: len(name) - len(ending)]
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Every image below a folder, in order of name."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+    )
+
+
+def volumes_in(folder: Path) -> list[Path]:
+    """Every volume below a folder, in order of name."""
+    return sorted(path for path in folder.rglob("*") if is_volume(path))
+
+
+def folder_named(root: Path, *names: str) -> Path | None:
+    """The sub-folder with one of these names, whatever their case."""
+    if not root.is_dir():
+        return None
+    by_name = {child.name.lower(): child for child in root.iterdir() if child.is_dir()}
+    return next((by_name[name.lower()] for name in names if name.lower() in by_name), None)
 
 
 def check_accepted(accept: Collection[str]) -> None:

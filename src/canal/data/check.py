@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from canal.data.case import Case, DataSet, Problem
-from canal.data.decode import GREY_TOLERANCE, WHITE, Seen, decode, is_volume
+from canal.data.case import Case, DataSet, Problem, is_volume
+from canal.data.decode import GREY_TOLERANCE, WHITE, Seen, decode
 from canal.data.duplicates import THRESHOLD, groups_of, similar_pairs, thumbnail
 from canal.errors import DataError
 
@@ -144,7 +144,7 @@ def check(data: DataSet, *, progress: Callable[[int], None] = lambda _: None) ->
     return Check(
         layout=data.layout,
         cases=len(data.cases),
-        groups=len({case.group for case in data.cases}),
+        groups=len({case.patient for case in data.cases}),
         sites=dict(Counter(case.site for case in data.cases if case.site)),
         sizes=dict(sizes.most_common()),
         channels=dict(Counter("grey" if look.grey else "colour" for _, look, _ in good)),

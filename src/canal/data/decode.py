@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data.case import Case
+from canal.data.case import Case, is_volume
 from canal.errors import DataError
 
 if TYPE_CHECKING:
@@ -225,11 +225,6 @@ def _fit(union: NDArray[np.bool_], size: Size | None) -> Pixels:
     # BOX: a pixel is foreground when at least half of the area that it stands for is.
     small = np.asarray(picture.resize((size[1], size[0]), resample=Image.Resampling.BOX))
     return (small >= MASK_THRESHOLD)[None].astype(np.uint8)
-
-
-def is_volume(path: Path) -> bool:
-    """Whether a file is a NIfTI volume."""
-    return path.name.endswith((".nii", ".nii.gz"))
 
 
 def open_picture(path: Path) -> Image:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data.case import Case
-from canal.data.decode import decode_image, is_volume
+from canal.data.case import Case, is_volume
+from canal.data.decode import decode_image
 
 if TYPE_CHECKING:
-    from canal.data.arrays import Arrays
+    pass
 
 THUMBNAIL = 32
 THRESHOLD = 0.975
@@ -79,15 +79,6 @@ def near_duplicates(
         rows.append(thumbnail(case))
         progress(1)
     return groups_of(similar_pairs(np.array(rows), threshold), [case.id for case in cases])
-
-
-def people(arrays: Arrays) -> list[str]:
-    """Whom each decoded image shows; those with near-identical images are the first of them."""
-    who = [arrays.person(name) for name in arrays.ids]
-    twins = similar_pairs(thumbnails(arrays.images), THRESHOLD)
-    same = connected(((who[a], who[b]) for a, b in twins), who)
-    first = {person: group[0] for group in same for person in group}
-    return [first[person] for person in who]
 
 
 def similar_pairs(thumbnails: NDArray[np.float32], threshold: float) -> list[tuple[int, int]]:

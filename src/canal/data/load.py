@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data.arrays import Arrays, stranger
-from canal.data.case import Case, refuse
+from canal.data.arrays import Arrays
+from canal.data.case import Case, is_volume, refuse
 from canal.data.check import problems_of, unreadable
 from canal.data.decode import (
     GREY_TOLERANCE,
@@ -32,7 +32,6 @@ from canal.data.decode import (
     Size,
     decode,
     decode_image,
-    is_volume,
     open_picture,
 )
 from canal.data.readers import read
@@ -51,7 +50,7 @@ def load(
     split: Path | str | None = None,
     part: str = "recipient",
     channels: int | None = None,
-    normal: bool = True,
+    keep_healthy: bool = True,
     unlabelled: bool = False,
     accept: Collection[str] = (),
     progress: Callable[[int], None] = lambda count: None,
@@ -67,12 +66,12 @@ def load(
         split: file of a split; None for all cases.
         part: of the split: `test`, `recipient`, `pooled` (all but the test), or a cohort.
         channels: 3 or 1; found out from the images if not given.
-        normal: keep cases that are known to show no lesion.
+        keep_healthy: keep cases that are known to show no lesion.
         unlabelled: take images without a mask too.
         accept: names of findings that are taken as they are, of `canal.data.case.ACCEPTABLE`.
         progress: called with 1 for every case that had to be decoded.
     """
-    data = read(Path(path), normal=normal, unlabelled=unlabelled)
+    data = read(Path(path), keep_healthy=keep_healthy, unlabelled=unlabelled)
     data.check(accept)
     cases = data.cases
     if split is not None:
@@ -166,7 +165,7 @@ def load_cases(
         masks,
         digest,
         frozenset(case.id for case in cases if not case.masks),
-        {case.id: stranger(case.id) if case.group == case.id else case.group for case in cases},
+        {case.id: case.patient for case in cases},
     )
 
 

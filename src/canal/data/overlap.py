@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from canal.data.arrays import Arrays, copy_rows
-from canal.data.duplicates import THRESHOLD, people, similar_pairs, thumbnails
+from canal.data.duplicates import THRESHOLD, similar_pairs, thumbnails
+from canal.data.patients import joined
 from canal.errors import DataError
 from canal.files import replace_file
 
@@ -37,8 +38,7 @@ ELSEWHERE = "the cohorts are at other hosts"
 def patients(arrays: Arrays) -> dict[str, frozenset[str]]:
     """The digests of every patient's images; private where the images are.
 
-    A patient is whom the records name; who has near-identical images under several names is one
-    (`canal.data.duplicates.people`).
+    Patients with near-identical images are one (`canal.data.patients.joined`).
 
     Args:
         arrays: decoded cases, labelled or not.
@@ -47,7 +47,7 @@ def patients(arrays: Arrays) -> dict[str, frozenset[str]]:
         By patient, in the order of the images. The names are not comparable between collections.
     """
     found: dict[str, set[str]] = {}
-    for person, digest in zip(people(arrays), digests(arrays), strict=True):
+    for person, digest in zip(joined(arrays), digests(arrays), strict=True):
         found.setdefault(person, set()).add(digest)
     return {person: frozenset(images) for person, images in found.items()}
 

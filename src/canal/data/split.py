@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from canal.data.case import Case
-from canal.data.duplicates import connected
+from canal.data.patients import joined_cases
 from canal.errors import DataError, InvalidValueError
 from canal.files import replace_file
 
@@ -65,9 +65,9 @@ class Split:
         where = {name: part for part, ids in parts.items() for name in ids}
         seen: dict[str, str] = {}
         for case in cases:
-            if case.id in where and seen.setdefault(case.group, where[case.id]) != where[case.id]:
+            if case.id in where and seen.setdefault(case.patient, where[case.id]) != where[case.id]:
                 raise DataError(
-                    f"{case.group} is in two parts of the split, {seen[case.group]} and "
+                    f"{case.patient} is in two parts of the split, {seen[case.patient]} and "
                     f"{where[case.id]}; make it anew with `canal data split`"
                 )
 
@@ -141,7 +141,7 @@ def make_split(
         raise InvalidValueError("cohorts must be at least 1, recipient at least 0")
     if len({case.id for case in cases}) < len(cases):
         raise DataError("two cases have the same id; look with `canal data check`")
-    groups = _ordered(_joined(cases, duplicates), seed)
+    groups = _ordered(joined_cases(cases, duplicates), seed)
     testing, groups = _take(groups, round(test * len(cases)))
     asking, groups = _take(groups, recipient)
     if partition == "site":
@@ -157,18 +157,6 @@ def make_split(
             "recipient and the test part; ask for fewer"
         )
     return Split(testing, asking, {name: tuple(sorted(ids)) for name, ids in parts.items()}, seed)
-
-
-def _joined(cases: Sequence[Case], duplicates: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
-    names = {case.id for case in cases}
-    pairs = [
-        (group[0], other)
-        for group in ([i for i in found if i in names] for found in duplicates)
-        for other in group[1:]
-    ]
-    first: dict[str, str] = {}
-    pairs += [(first.setdefault(case.group, case.id), case.id) for case in cases]
-    return [tuple(sorted(group)) for group in connected(pairs, names)]
 
 
 def _ordered(groups: list[tuple[str, ...]], seed: int) -> list[tuple[str, ...]]:

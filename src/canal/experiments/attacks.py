@@ -106,7 +106,7 @@ class Networks:
     @cached_property
     def canaries(self) -> Sequence[Path]:
         """Folders of teachers of the first site, each without one patient."""
-        people = list(dict.fromkeys(map(self.cohort.person, self.cohort.ids)))
+        people = list(dict.fromkeys(self.cohort.patients.values()))
         chosen = people[: self.cell.canaries]
         places = [self.stage.folder / f"without-{number}" for number in range(len(chosen))]
         for place, person in zip(places, chosen, strict=True):

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canal.data.duplicates import people
 from canal.data.load import load
+from canal.data.patients import joined
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.stage import Scene, Stage, alone
 from canal.experiments.students import people_of, scored
@@ -121,7 +121,7 @@ class CourseStage(Stage):
         found = super()._load(name)
         if not self.scene.people or name not in self.sites:
             return found
-        return replace(found, groups=dict(zip(found.ids, people(found), strict=True)))
+        return replace(found, patients=dict(zip(found.ids, joined(found), strict=True)))
 
     @property
     def beginning(self) -> TrainingSettings:

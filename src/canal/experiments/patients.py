@@ -110,8 +110,8 @@ class Planting:
 
 def some_people(arrays: Arrays, first: int, last: int) -> Arrays:
     """All images of some people, in the order of their first images."""
-    people = set(list(dict.fromkeys(map(arrays.person, arrays.ids)))[first:last])
-    return arrays.rows([name for name in arrays.ids if arrays.person(name) in people])
+    people = set(list(dict.fromkeys(arrays.patients.values()))[first:last])
+    return arrays.rows([name for name in arrays.ids if arrays.patients[name] in people])
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class RoundsCell(Cell):
         noisy = self.arm.epsilon is not None
         lesson = replace(self.lesson, epsilon=self.arm.epsilon or 8.0, noise=noisy)
         pool = self._pool(stage, lesson)
-        canaries = np.array([who.startswith("patient canary") for who in pool.rows])
+        canaries = np.array([who.startswith("canary") for who in pool.rows])
         rng = np.random.default_rng([stage.scene.seed, 26])
         members = rng.random((self.releases, len(pool))) < 0.5
         prepared = lesson.prepare(stage, len(pool) // 2, 1)

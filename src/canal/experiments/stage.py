@@ -173,7 +173,7 @@ class Stage:
     def _write_split(self) -> Path:
         path = self.folder / "split.json"
         if not path.is_file():
-            cases = read(self.source, normal=False).cases
+            cases = read(self.source, keep_healthy=False).cases
             made = make_split(
                 cases,
                 cohorts=self.scene.sites,
@@ -198,7 +198,7 @@ class Stage:
 
     def _load(self, name: str) -> Arrays:
         path = self._write_split()
-        return load(self.source, size=self.scene.size, split=path, part=name, normal=False)
+        return load(self.source, size=self.scene.size, split=path, part=name, keep_healthy=False)
 
     @cached_property
     def init(self) -> Path:
@@ -254,7 +254,9 @@ class FederationStage(Stage):
 
     def _load(self, name: str) -> Arrays:
         if name in self.sites:
-            return load(self.places.data / DATA_SETS[name], size=self.scene.size, normal=False)
+            return load(
+                self.places.data / DATA_SETS[name], size=self.scene.size, keep_healthy=False
+            )
         if name != "pooled":
             return super()._load(name)
         everyone = self.part("recipient")
@@ -268,6 +270,6 @@ def _named(site: str, arrays: Arrays) -> Arrays:
     return replace(
         arrays,
         ids=tuple(f"{site} {name}" for name in arrays.ids),
-        groups={f"{site} {name}": f"{site} {who}" for name, who in arrays.groups.items()},
+        patients={f"{site} {name}": f"{site} {who}" for name, who in arrays.patients.items()},
         unlabelled=frozenset(f"{site} {name}" for name in arrays.unlabelled),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from canal.attacks.view import noiseless_rows
-from canal.data.duplicates import people
+from canal.data.patients import joined
 from canal.experiments.cell import Cell, Places, Report
 from canal.experiments.estimate import Sample
 from canal.experiments.stage import Scene, Stage
@@ -103,7 +103,7 @@ class NetworksCell(Cell):
             "split": stage.split.digest,
             "sizes": {name: len(stage.part(name).ids) for name in ("test", "recipient", *teachers)},
             "crowd": {
-                name: len(set(people(stage.part(name))))
+                name: len(set(joined(stage.part(name))))
                 for name in ("test", "recipient", *teachers)
             },
             "people": people_of(test),
@@ -247,6 +247,6 @@ def _shape(arrays: Arrays) -> tuple[int, tuple[int, ...]]:
 
 def people_of(arrays: Arrays) -> list[int]:
     """Whom each image shows, by number."""
-    names = people(arrays)
+    names = joined(arrays)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return [numbers[name] for name in names]

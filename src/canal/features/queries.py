@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canal.data.arrays import Arrays, copy_rows, stranger
+from canal.data.arrays import Arrays, copy_rows
+from canal.data.patients import stranger
 from canal.errors import DataError, InvalidValueError
 from canal.learning.networks import to_float
 from canal.privacy.units import Unit
@@ -59,7 +60,7 @@ class Queries:
         repeated = [name for name, count in Counter(arrays.ids).items() if count > 1]
         if repeated:
             raise DataError(f"query {repeated[0]!r} is there twice; give every query its own id")
-        people = Counter(map(arrays.person, arrays.ids))
+        people = Counter(arrays.patients.values())
         contents = []
         for start in range(0, len(arrays.ids), BATCH):
             stop = start + BATCH
@@ -70,7 +71,7 @@ class Queries:
                 hashlib.sha256(image.tobytes() + mask.tobytes() + bytes([int(label)])).hexdigest()
                 for image, mask, label in zip(images, masks, known, strict=True)
             ]
-        recorded = all(arrays.person(name) != stranger(name) for name in arrays.ids)
+        recorded = all(who != stranger(name) for name, who in arrays.patients.items())
         return cls(arrays, tuple(contents), max(people.values()), recorded)
 
     def most_of_one_person(self, unit: Unit, stated: int | None = None) -> int:

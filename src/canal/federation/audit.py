@@ -19,6 +19,7 @@ import numpy as np
 from canal.attacks.simulation import SCENARIOS, Scenario, Simulation, look, simulate
 from canal.attacks.traces import Check
 from canal.data.load import load
+from canal.data.patients import stranger
 from canal.errors import FederationError
 from canal.federation.aggregate import run
 from canal.federation.identity import Identity
@@ -133,6 +134,6 @@ def _write_images(folder: Path, arrays: Arrays) -> None:
         (folder / part).mkdir(parents=True)
         for name, image in zip(arrays.ids, values, strict=True):
             Image.fromarray(np.asarray(image[0])).save(folder / part / f"{name}.png")
-    rows = [f"{name},{who}" for name, who in arrays.groups.items()]
+    rows = [f"{name},{who}" for name, who in arrays.patients.items() if who != stranger(name)]
     if rows:
         (folder / "metadata.csv").write_text("\n".join(["isic_id,patient_id", *rows]) + "\n")

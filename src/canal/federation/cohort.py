@@ -133,7 +133,7 @@ class Cohort:
             split=known.path(known.split) if known.split else None,
             part=known.cohort or known.name,
             channels=int(start.architecture["in_channels"]),
-            normal=self._asked().data.normal,
+            keep_healthy=self._asked().data.keep_healthy,
             accept=self._asked().data.accept,
         )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canal.data import overlap
+from canal.data import overlap, patients
 from canal.errors import DataError, InvalidValueError
 from canal.learning.augmentation import augmented
 from canal.learning.networks import to_float
@@ -41,8 +41,8 @@ class Patients:
 
     Args:
         cohort: name of the site's cohort; public.
-        arrays: decoded cases. A patient is whoever the site's records say that an image shows; an
-            image without records is a patient of its own.
+        arrays: decoded cases. A patient is whoever the record of an image names
+            (`canal.data.patients.rows`).
         views: of an image in a round, each flipped, turned and changed in intensity another way; 0
             for the image as it is. A patient's gradient is the mean over all of them.
         chunk: images a pass.
@@ -53,17 +53,8 @@ class Patients:
             raise InvalidValueError(f"chunk = {chunk!r} must be a whole number, at least 1")
         check_views(views)
         self.cohort, self.arrays, self.views, self.chunk = cohort, arrays, views, chunk
-        # The same person under every name that images of theirs have, and nobody merged by looks:
-        # whom one image joins with must not depend on other patients.
-        known = arrays.groups
-        who = {
-            name: f"patient {known[name]}" if name in known else f"image {name}"
-            for name in arrays.ids
-        }
-        self.rows: dict[str, list[int]] = {}
-        for row, name in enumerate(arrays.ids):
-            if arrays.labelled[row]:
-                self.rows.setdefault(who[name], []).append(row)
+        # By records, never by looks: whom an image joins must not depend on other patients.
+        self.rows = patients.rows(arrays, labelled=True)
         if not self.rows:
             raise DataError(f"cohort {cohort!r} has no labelled image; nothing can be learned")
 
@@ -78,7 +69,8 @@ class Patients:
     @property
     def digest(self) -> str:
         """Of everything that determines what they add; private."""
-        content = repr((self.arrays.digest, sorted(self.rows.items()), self.views, self.chunk))
+        rows = sorted((f"patient {who}", rows) for who, rows in self.rows.items())
+        content = repr((self.arrays.digest, rows, self.views, self.chunk))
         return hashlib.sha256(content.encode()).hexdigest()
 
     @cached_property

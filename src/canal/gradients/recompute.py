@@ -79,7 +79,7 @@ def recompute(checks: Checks, release: AdapterRelease, known: PublicInputs) -> N
             raise MismatchError(
                 "these are not the images that the release says were measured: digest "
                 f"{settings.images[:16]}… expected, {known.arrays.digest[:16]}… found; give the "
-                "recipient's images as they were (--split, --part and --no-normal choose some)",
+                "recipient's images as they were (--split, --part, --no-keep-healthy choose some)",
                 expected=settings.images,
                 found=known.arrays.digest,
             )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from canal.data.patients import joined
 from canal.learning import pictures
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def scores(predicted: NDArray[np.uint8], arrays: Arrays) -> list[Score]:
     from monai.metrics import compute_dice, compute_hausdorff_distance, compute_iou
 
     found = []
-    for row, name in enumerate(arrays.ids):
+    for row, (name, person) in enumerate(zip(arrays.ids, joined(arrays), strict=True)):
         ours = torch.from_numpy(predicted[row : row + 1]).float()
         truth = torch.from_numpy(np.array(arrays.masks[row : row + 1])).float()
         overlap = float(compute_dice(ours, truth, ignore_empty=False))
@@ -62,7 +63,7 @@ def scores(predicted: NDArray[np.uint8], arrays: Arrays) -> list[Score]:
                 distance = float(
                     compute_hausdorff_distance(ours, truth, include_background=True, percentile=95)
                 )
-        found.append(Score(name, overlap, iou, distance, arrays.groups.get(name, "")))
+        found.append(Score(name, overlap, iou, distance, person))
     return found
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from canal.data.case import Case
-from canal.data.decode import decode_image, is_volume, open_picture
+from canal.data.case import Case, is_volume
+from canal.data.decode import decode_image, open_picture
 from canal.errors import DataError
 from canal.learning.networks import evaluating, home, to_float
 

@@ -41,7 +41,7 @@ class DataSettings:
 
     size: int = _setting(64, "Pixels a side; images are resized to squares (or cubes).")
     channels: int = _setting(0, "3 for colour, 1 for grey; 0 finds out.")
-    normal: bool = _setting(True, "Keep cases that are known to show no lesion.")
+    keep_healthy: bool = _setting(True, "Keep cases that are known to show no lesion.")
     accept: tuple[str, ...] = _setting(
         (), f"Take what `canal data check` finds under this name: {', '.join(ACCEPTABLE)}."
     )

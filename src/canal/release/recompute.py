@@ -231,7 +231,7 @@ def _queries(release: Release, arrays: Arrays) -> Queries:
         )
     # In memory; a copy of all is not made where the folder holds just them.
     chosen = arrays if release.ids == arrays.ids else arrays.rows(release.ids)
-    most = max(Counter(map(chosen.person, chosen.ids)).values())
+    most = max(Counter(chosen.patients.values()).values())
     counted = release.plan.participants.images_per_person
     if most > counted:
         raise MismatchError(
