@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Two processes test at a time, each with one thread: the same bits every time.
 ONE    := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-all pytest lint types bench kills format clean browser
+.PHONY: demo test test-all pytest lint types bench kills paper format clean browser
 
 demo: $(READY)  ## three invented hospitals, from scans to a report; three to five minutes
 	$(BIN)/canal demo
@@ -47,6 +47,9 @@ bench: $(READY)  ## speed, as ratios against named rivals in one run
 
 kills: $(READY)  ## kill commands that charge a ledger, until results/kills.jsonl has a thousand
 	$(ONE) PYTHONPATH=tests $(BIN)/python -m kills
+
+paper: $(READY)  ## every table and figure of the documents, from paper/results
+	$(BIN)/python -m paper tables
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,6 @@ import torch
 from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
 from canal.data.synthetic import generate
-from canal.experiments.arms import LAST
 from canal.gradients.adapter import Adapter
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
@@ -32,7 +31,7 @@ TAUGHT = {
 }
 
 # What DP-SGD trains.
-TRAINED = {"all weights": ("*",), "last layers": LAST}
+TRAINED = {"all weights": ("*",), "last layers": ("upcat_1.*", "final_conv.*")}
 
 
 def ratios() -> Iterator[Ratio]:

@@ -12,7 +12,6 @@ from canal.cli.attack import attack_app
 from canal.cli.audit import audit
 from canal.cli.data import data_app
 from canal.cli.demo import demo
-from canal.cli.experiment import experiment_app
 from canal.cli.federation import federation_app
 from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
@@ -43,7 +42,6 @@ app.add_typer(attack_app, name="attack")
 app.command("audit")(audit)
 app.add_typer(ledger_app, name="ledger")
 app.command("report")(report)
-app.add_typer(experiment_app, name="experiment")
 
 
 def _print_version(wanted: bool) -> None:

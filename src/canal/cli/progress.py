@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
-    from rich.progress import TaskID
 
-    from canal.experiments.cell import Cell
-    from canal.experiments.grid import Watch
     from canal.gradients.rounds import Told
     from canal.learning.training import Progress
 
@@ -44,41 +41,6 @@ def measuring(title: str) -> Iterator[Callable[[int, int], None]]:
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=None)
         yield lambda count, total: bar.update(task, advance=count, total=total)
-
-
-@contextmanager
-def watching(total: int) -> Iterator[Watch]:
-    """Bars over the cells of a grid, one for each that is being made, and one over all.
-
-    Where nobody watches, a line for each cell that is there, or is not and why.
-    """
-    from rich.console import Console
-    from rich.markup import escape
-
-    from canal.experiments.grid import Watch
-
-    console = Console(stderr=True)
-    with _bar_with_news(console) as bar:
-        whole = bar.add_task("cells", total=total, news="")
-        tasks: dict[str, TaskID] = {}
-
-        def begin(cell: Cell) -> None:
-            tasks[cell.slug] = bar.add_task(escape(cell.name), total=None, news="")
-
-        def report(cell: Cell, what: str, done: int, of: int) -> None:
-            bar.update(tasks[cell.slug], completed=done, total=of, news=escape(what))
-
-        def end(cell: Cell, failure: str | None, left: float | None) -> None:
-            if cell.slug in tasks:
-                bar.remove_task(tasks.pop(cell.slug))
-            news = "" if left is None else f"{_clock(left)} left"
-            bar.update(whole, advance=1, news=news)
-            if failure is not None:
-                console.print(f"[red]failed[/red] {escape(cell.slug)}: {escape(failure)}")
-            elif not console.is_terminal:
-                console.print(f"made {escape(cell.name)}", f"({news})" if news else "")
-
-        yield Watch(begin, report, end)
 
 
 def _bar_with_news(console: Console) -> Bar:

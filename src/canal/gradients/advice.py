@@ -6,7 +6,7 @@ $$\text{voice} = \frac{N \sqrt T}{\sigma} = \frac{N \mu}{\Delta}.$$
 Noise in k directions is as long as $\sqrt k$ of these, so the more voice the more directions are
 worth hearing; and the longer the noise, the sooner must the network stop. Both rules take public
 numbers alone, and cost nothing. Their constants were chosen on one invented hospital;
-`canal experiment gains` tries others beside them.
+`python -m paper run choices` tries others beside them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Experiments: tables and figures on real data, as resumable cells."""
