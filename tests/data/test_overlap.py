@@ -19,7 +19,7 @@ def make(count=6, *, seed=0, prefix="case", patients=None):
 def test_patients_hold_the_digests_of_their_images():
     arrays = make(patients={"case-0": "patient a", "case-3": "patient a", "case-1": "patient b"})
     each = overlap.digests(arrays)
-    found = overlap.patients(arrays)
+    found = overlap.digests_by_patient(arrays)
     assert found["patient a"] == {each[0], each[3]}
     assert sorted(map(len, found.values())) == [1, 1, 1, 1, 2]
     assert frozenset().union(*found.values()) == set(each)
@@ -44,12 +44,12 @@ def test_near_identical_images_show_one_patient():
     arrays = make(4)
     images = arrays.images.copy()
     images[3] = np.clip(images[1].astype(int) + 1, 0, 255)
-    found = overlap.patients(replace(arrays, images=images))
+    found = overlap.digests_by_patient(replace(arrays, images=images))
     assert sorted(map(len, found.values())) == [1, 1, 2]
 
 
 def test_what_is_kept_is_read_again_and_a_private_file_is_for_its_owner(tmp_path):
-    contents = overlap.patients(make()).values()
+    contents = overlap.digests_by_patient(make()).values()
     overlap.write(tmp_path, contents, private=True)
     assert set(overlap.read(tmp_path)) == set(contents)
     assert (tmp_path / overlap.TRAINED_ON).stat().st_mode & 0o777 == 0o600
@@ -59,7 +59,7 @@ def test_what_is_kept_is_read_again_and_a_private_file_is_for_its_owner(tmp_path
 
 def test_a_half_written_file_that_others_may_read_is_not_filled(tmp_path):
     (tmp_path / f"{overlap.TRAINED_ON}.part").write_text("readable by all")
-    overlap.write(tmp_path, overlap.patients(make()).values(), private=True)
+    overlap.write(tmp_path, overlap.digests_by_patient(make()).values(), private=True)
     assert (tmp_path / overlap.TRAINED_ON).stat().st_mode & 0o777 == 0o600
 
 

@@ -100,7 +100,7 @@ def test_all_find_the_same_patients(listed):
 
     assert partition(zip(ids, patients.joined(arrays), strict=True)) == JOINED
     assert never_parted(data.cases) == JOINED
-    assert named(overlap.patients(arrays).values()) == JOINED
+    assert named(overlap.digests_by_patient(arrays).values()) == JOINED
     assert named(site.people) == JOINED
     assert partition((each.id, each.person) for each in scores(truths, arrays)) == JOINED
     others = replace(arrays, images=255 - arrays.images)

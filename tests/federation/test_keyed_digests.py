@@ -112,7 +112,7 @@ def test_a_rehearsal_compares_what_its_teachers_were_trained_on(tmp_path, checkp
     for row, (teacher, copied) in enumerate(zip(checkpoints.teachers, copies, strict=True)):
         shutil.copytree(teacher, copied)
         mine = arrays.rows(arrays.ids[6 * row : 6 * row + 6 + (row == 1)])
-        overlap.write(copied, overlap.patients(mine).values(), private=True)
+        overlap.write(copied, overlap.digests_by_patient(mine).values(), private=True)
     with pytest.raises(DataError, match="1 image of cohort 'south' is in cohort 'west' too"):
         prepare(tmp_path / "rehearsal", copies, {"queries": "queries"})
     assert prepare(tmp_path / "rehearsal", copies[:2], {"queries": "queries"}).order.is_file()

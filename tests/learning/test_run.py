@@ -281,7 +281,9 @@ def test_a_run_keeps_the_digests_of_what_it_was_trained_on(tmp_path, init, make_
     first, second = make_arrays(4, seed=1), make_arrays(5, seed=2)
     train(tmp_path / "teacher", init, first, SHORT)
     kept = tmp_path / "teacher" / overlap.TRAINED_ON
-    assert set(overlap.read(tmp_path / "teacher")) == set(overlap.patients(first).values())
+    assert set(overlap.read(tmp_path / "teacher")) == set(
+        overlap.digests_by_patient(first).values()
+    )
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.unlink()  # a teacher that an earlier version trained learns of it when asked for again
     train(tmp_path / "teacher", init, first, SHORT)
@@ -290,11 +292,14 @@ def test_a_run_keeps_the_digests_of_what_it_was_trained_on(tmp_path, init, make_
     assert trained_on(init) == ()
     go_on(tmp_path / "one", init, first, SHORT)
     go_on(tmp_path / "two", tmp_path / "one", second, SHORT)
-    both = {*overlap.patients(first).values(), *overlap.patients(second).values()}
+    both = {
+        *overlap.digests_by_patient(first).values(),
+        *overlap.digests_by_patient(second).values(),
+    }
     assert set(trained_on(tmp_path / "two")) == both
     made = tmp_path / "made"
     initialise(made, SMALL, seed=4, size=SIZE, arrays=first, settings=SHORT)
-    assert set(trained_on(made)) == set(overlap.patients(first).values())
+    assert set(trained_on(made)) == set(overlap.digests_by_patient(first).values())
     (tmp_path / "one" / overlap.TRAINED_ON).unlink()
     assert trained_on(tmp_path / "one") is None
     go_on(tmp_path / "three", tmp_path / "one", make_arrays(4, seed=3), SHORT)

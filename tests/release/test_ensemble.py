@@ -56,9 +56,9 @@ def test_teachers_bring_the_digests_of_their_cohorts_where_there_are_any(
     tmp_path, checkpoints, arrays
 ):
     known = shutil.copytree(checkpoints.teachers[0], tmp_path / "north")
-    overlap.write(known, overlap.patients(arrays).values(), private=True)
+    overlap.write(known, overlap.digests_by_patient(arrays).values(), private=True)
     first, second = load_ensemble([known, checkpoints.teachers[1]]).teachers
-    assert set(first.patients) == set(overlap.patients(arrays).values())
+    assert set(first.patients) == set(overlap.digests_by_patient(arrays).values())
     assert second.patients is None
 
 

@@ -35,7 +35,7 @@ def make(tmp_path, ensemble, arrays, make_plan):
                 teacher,
                 patients=None
                 if its is None
-                else tuple(overlap.patients(part(arrays, *its)).values()),
+                else tuple(overlap.digests_by_patient(part(arrays, *its)).values()),
             )
             for teacher, its in zip(ensemble.teachers, rows, strict=True)
         ]

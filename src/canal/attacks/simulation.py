@@ -127,7 +127,7 @@ class Invented:
             who = [0, 1, 1, 2, 2, 2, 3, 4, 4]
             groups = {name: f"{site} {who[row]}" for row, name in enumerate(arrays.ids)}
             cohorts[site] = replace(arrays, patients=groups)
-            contents = list(overlap.patients(cohorts[site]).values())
+            contents = list(overlap.digests_by_patient(cohorts[site]).values())
             overlap.write(folder / site, contents, private=True)
         return cls(folder / "init", {name: folder / name for name in names}, asked, cohorts)
 

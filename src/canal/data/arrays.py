@@ -45,7 +45,7 @@ class Arrays:
         return np.array([name not in self.unlabelled for name in self.ids], dtype=bool)
 
     def rows(self, ids: Sequence[str]) -> Arrays:
-        """These cases only, in this order, as arrays in memory."""
+        """Select cases, in this order, as arrays in memory."""
         where = {name: row for row, name in enumerate(self.ids)}
         missing = [name for name in ids if name not in where]
         if missing:
@@ -65,7 +65,7 @@ class Arrays:
         )
 
     def without(self, patient: str) -> Arrays:
-        """All cases but those of one patient, by name or by the id of an image without a record."""
+        """Leave out one patient, by name or by the id of an image without a record."""
         gone = {patient, stranger(patient)}
         kept = [name for name in self.ids if self.patients[name] not in gone]
         if len(kept) == len(self.ids):
@@ -73,7 +73,7 @@ class Arrays:
         return self.rows(kept)
 
     def without_labels(self) -> Arrays:
-        """The same images as if nobody knew a truth, under names that no labelled one has."""
+        """Drop all labels, and rename the images, so that they can stand beside labelled ones."""
         named = {name: f"{name}, unlabelled" for name in self.ids}
         return Arrays(
             tuple(named.values()),
@@ -85,7 +85,7 @@ class Arrays:
         )
 
     def beside(self, other: Arrays) -> Arrays:
-        """These cases and others of the same shape, as arrays in memory."""
+        """Join with other cases of the same shape, as arrays in memory."""
         twice = set(self.ids) & set(other.ids)
         if twice:
             raise DataError(f"{min(twice)} is there twice; give folders without a case in common")
@@ -105,7 +105,7 @@ class Arrays:
 
 
 def copy_rows(array: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
-    """Rows as an array of their own; of a mapped file, nothing stays in memory behind them."""
+    """Copy rows; if the array is a mapped file, its pages are released again."""
     rows = np.array(array[start:stop])
     mapped = getattr(array, "_mmap", None)
     if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

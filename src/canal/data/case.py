@@ -128,20 +128,6 @@ def stem(name: str) -> str:
     return name[: len(name) - len(ending)]
 
 
-def images_in(folder: Path) -> list[Path]:
-    """Every image below a folder, in order of name."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
-    )
-
-
-def volumes_in(folder: Path) -> list[Path]:
-    """Every volume below a folder, in order of name."""
-    return sorted(path for path in folder.rglob("*") if is_volume(path))
-
-
 def folder_named(root: Path, *names: str) -> Path | None:
     """The sub-folder with one of these names, whatever their case."""
     if not root.is_dir():

@@ -1,8 +1,8 @@
-"""From files to uint8 arrays: images as `[C, *size]`, masks as `[1, *size]` of zeros and ones.
+"""Decodes files to uint8 arrays: images as `[C, *size]`, masks as `[1, *size]` of zeros and ones.
 
-What is foreground in a mask is what its file says: the labels of a label map; white, from 128 on,
-in a grey mask; and in a lossless one that knows no white but one other value beside zero (0 and 1
-is a common export), that value.
+The foreground of a mask is what its file says: the labels of a label map; white, from 128 on, in a
+grey mask; and in a lossless one without white but with one other value beside zero (0 and 1 is a
+common export), that value.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MASK_THRESHOLD = 128  # JPEG masks have grey edges
 GREY_TOLERANCE = 8  # and JPEG greys have a tinge
+WHITE = "save masks as 0 and 255"
 # Volumes come on no common scale; these percentiles become black and white.
 _VOLUME_WINDOW = (0.5, 99.5)
 
@@ -32,11 +33,11 @@ Size = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Flaw:
-    """Something in one file that a user should know before anything is learned from it.
+    """A problem in one file of a case.
 
     Args:
-        name: of its kind, of `canal.data.case.ACCEPTABLE`.
-        what: is wrong with it.
+        name: one of `canal.data.case.ACCEPTABLE`.
+        what: what is wrong with it.
         remedy: what to do.
         file: which of the case's, images first.
     """
@@ -48,8 +49,8 @@ class Flaw:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was seen of a case while it was decoded.
+class Inspection:
+    """What decoding a case brought to light.
 
     Args:
         size: of the image in its file.
@@ -76,19 +77,18 @@ class _Truth:
     flaws: tuple[Flaw, ...] = ()
 
 
-WHITE = "save masks as 0 and 255"
-
-
-def decode(case: Case, *, size: Size | None, channels: int) -> tuple[Pixels, Pixels | None, Seen]:
+def decode(
+    case: Case, *, size: Size | None, channels: int
+) -> tuple[Pixels, Pixels | None, Inspection]:
     """Decode a case, and say what is wrong with its files.
 
     Args:
         case: with or without masks.
-        size: as of `decode_image`.
-        channels: as of `decode_image`.
+        size: of the arrays; None keeps the original.
+        channels: 3 for colour, 1 for grey; a volume brings its own.
 
     Returns:
-        The image, the mask if there is one, and what was seen.
+        The image, the mask if there is one, and its inspection.
     """
     planes = _planes(case, channels)
     found = planes[0].shape if isinstance(planes[0], np.ndarray) else planes[0].size[::-1]
@@ -99,17 +99,17 @@ def decode(case: Case, *, size: Size | None, channels: int) -> tuple[Pixels, Pix
             Flaw("blank-image", "is an image of one colour", "replace the file or take it out")
         )
     if not case.masks:
-        return image, None, Seen(found, flaws=tuple(flaws))
+        return image, None, Inspection(found, flaws=tuple(flaws))
     truth = _truth(case)
     if truth.foreground.shape != found:
         what = f"has size {truth.foreground.shape}, its image {found}"
         remedy = "export the mask at the size of its image"
         flaws.append(Flaw("mask-size", what, remedy, len(case.image)))
-    seen = Seen(
+    inspection = Inspection(
         *(found, not truth.foreground.any(), truth.dark, truth.white),
         (*flaws, *truth.flaws),
     )
-    return image, _fit(truth.foreground, size), seen
+    return image, _fit(truth.foreground, size), inspection
 
 
 def decode_image(case: Case, *, size: Size | None, channels: int) -> Pixels:
@@ -132,14 +132,13 @@ def _planes(case: Case, channels: int) -> list[Image | Pixels]:
 
 
 def _stack(planes: list[Image | Pixels], size: Size | None) -> Pixels:
+    """Planes of one size, as channels of one array."""
     parts = []
     for plane in planes:
         if isinstance(plane, np.ndarray):
             parts.append(_resize_volume(plane, size)[None])
             continue
-        resized = plane
-        if size is not None:
-            resized = plane.resize((size[1], size[0]), resample=_bilinear())
+        resized = plane if size is None else plane.resize((size[1], size[0]), resample=_bilinear())
         array = np.asarray(resized)
         parts.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
     return np.ascontiguousarray(np.concatenate(parts))
@@ -159,6 +158,7 @@ def decode_mask(case: Case, *, size: Size | None) -> Pixels:
 
 
 def _truth(case: Case) -> _Truth:
+    """The union of the masks of a case."""
     truths: list[_Truth] = []
     for number, path in enumerate(case.masks, start=len(case.image)):
         truth = _labelled(path, case.labels) if case.labels else _drawn(path)
@@ -180,7 +180,7 @@ def _truth(case: Case) -> _Truth:
 
 
 def _labelled(path: Path, labels: tuple[int, ...]) -> _Truth:
-    """By the labels of a label map."""
+    """The foreground of a label map."""
     if is_volume(path):
         values = _read_volume(path)
         if values.ndim != 3:
@@ -198,7 +198,7 @@ def _labelled(path: Path, labels: tuple[int, ...]) -> _Truth:
 
 
 def _drawn(path: Path) -> _Truth:
-    """By brightness."""
+    """The foreground of a grey mask, by brightness."""
     if is_volume(path):
         raise DataError(f"{path} is a volume without labels; name them in the data set's file")
     values = np.asarray(open_picture(path).convert("L"))
@@ -216,9 +216,8 @@ def _fit(union: NDArray[np.bool_], size: Size | None) -> Pixels:
     if size is None or union.shape == size:
         return union[None].astype(np.uint8)
     if union.ndim == 3:
-        return (_resize_volume(union.astype(np.uint8) * 255, size) >= MASK_THRESHOLD)[None].astype(
-            np.uint8
-        )
+        grown = _resize_volume(union.astype(np.uint8) * 255, size)
+        return (grown >= MASK_THRESHOLD)[None].astype(np.uint8)
     from PIL import Image
 
     picture = Image.fromarray(union.astype(np.uint8) * 255)
@@ -278,6 +277,7 @@ def _eight_bit(picture: Image) -> Image:
 
 
 def _window(volume: NDArray[np.float32]) -> Pixels:
+    """Stretch the range between two percentiles over 0 to 255."""
     if not np.isfinite(volume).all():
         volume = np.nan_to_num(volume)
     low, high = np.percentile(volume, _VOLUME_WINDOW)

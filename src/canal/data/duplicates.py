@@ -36,7 +36,7 @@ def thumbnail(case: Case) -> NDArray[np.float32]:
 
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The same of images that are decoded already, `[N, C, *size]`, by means over blocks."""
+    """Small grey pictures of decoded images `[N, C, *size]`, by means over blocks."""
     if not len(images):
         return np.zeros((0, 0), dtype=np.float32)
     # Some at a time: as numbers, mapped images take four times their memory.
@@ -93,7 +93,7 @@ def similar_pairs(thumbnails: NDArray[np.float32], threshold: float) -> list[tup
 
 
 def groups_of(pairs: Iterable[tuple[int, int]], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """What hangs together by these pairs; singles are left out."""
+    """Groups of names that are connected by these pairs; singles are left out."""
     joined = connected(((names[a], names[b]) for a, b in pairs), names)
     return sorted(tuple(sorted(group)) for group in joined if len(group) > 1)
 

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.data.arrays import Arrays
-from canal.data.case import Case, is_volume, refuse
+from canal.data.case import Case, Problem, is_volume, refuse
 from canal.data.check import problems_of, unreadable
 from canal.data.decode import (
     GREY_TOLERANCE,
     Flaw,
+    Inspection,
     Pixels,
-    Seen,
     Size,
     decode,
     decode_image,
@@ -40,7 +40,7 @@ from canal.errors import DataError
 
 # Changing how pixels are made, or what is said of them, changes this, and with it every key.
 _VERSION = 2
-_SEEN = "seen.json"
+_INSPECTIONS = "seen.json"
 
 
 def load(
@@ -76,7 +76,7 @@ def load(
     cases = data.cases
     if split is not None:
         parts = Split.read(Path(split))
-        parts.check_groups(data.cases)
+        parts.check_patients(data.cases)
         cases = data.select(parts.part(part))
     # Found out from the whole, so that all parts of a data set agree.
     channels = count_channels(data.cases) if channels is None else channels
@@ -156,7 +156,7 @@ def load_cases(
                 f"cannot keep decoded images in {folder}: {error.strerror or error}; mend that, or "
                 "name another folder in CANAL_CACHE"
             ) from error
-    refuse(problems_of(cases, _read_seen(place / _SEEN), root), root, accept)
+    refuse(problems_of(cases, _read_inspections(place / _INSPECTIONS), root), root, accept)
     images = np.load(place / "images.npy", mmap_mode="r")
     masks = np.load(place / "masks.npy", mmap_mode="r")
     return Arrays(
@@ -181,10 +181,11 @@ def _content(case: Case) -> str:
     return digest.hexdigest()
 
 
-def _read_seen(path: Path) -> list[Seen]:
-    """What was seen of each case when it was decoded."""
+def _read_inspections(path: Path) -> list[Inspection]:
     rows = json.loads(path.read_text())
-    return [Seen(**row | {"flaws": tuple(Flaw(**flaw) for flaw in row["flaws"])}) for row in rows]
+    return [
+        Inspection(**row | {"flaws": tuple(Flaw(**flaw) for flaw in row["flaws"])}) for row in rows
+    ]
 
 
 def _decode(
@@ -195,48 +196,11 @@ def _decode(
     root: Path,
     progress: Callable[[int], None],
 ) -> None:
+    """Decode the cases into a folder that is there as a whole, or not at all."""
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     work = Path(tempfile.mkdtemp(prefix=".decoding-", dir=place.parent))
     try:
-
-        def decoded(case: Case) -> tuple[Pixels, Pixels | None, Seen] | DataError:
-            try:
-                return decode(case, size=size, channels=channels)
-            except DataError as error:
-                return error
-
-        images: NDArray[np.uint8] | None = None
-        masks = np.lib.format.open_memmap(
-            work / "masks.npy", mode="w+", dtype=np.uint8, shape=(len(cases), 1, *size)
-        )
-        seen, broken = [], []
-        with ThreadPoolExecutor() as pool:  # Pillow and zlib work outside of the interpreter lock
-            for row, found in enumerate(pool.map(decoded, cases)):
-                progress(1)
-                if isinstance(found, DataError):
-                    broken.append(unreadable(cases[row], root, str(found)))
-                    continue
-                image, mask, one = found
-                if images is None:  # only now it is known how many channels a volume has
-                    shape = (len(cases), *image.shape)
-                    images = np.lib.format.open_memmap(
-                        work / "images.npy", mode="w+", dtype=np.uint8, shape=shape
-                    )
-                if image.shape != images.shape[1:]:
-                    raise DataError(
-                        f"{cases[row].id} has {len(image)} channels, others have "
-                        f"{images.shape[1]}; "
-                        "all cases of a data set have the same"
-                    )
-                images[row] = image
-                if mask is not None:
-                    masks[row] = mask
-                seen.append(asdict(one))
-        refuse(broken, root)
-        for array in (images, masks):
-            assert isinstance(array, np.memmap)  # noqa: S101  # at least one case was read
-            array.flush()
-        (work / _SEEN).write_text(json.dumps(seen))
+        _write_arrays(cases, size, channels, work, root, progress)
         try:
             work.rename(place)
         except OSError:  # another process was faster, with the same bytes
@@ -244,3 +208,48 @@ def _decode(
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _write_arrays(
+    cases: Sequence[Case],
+    size: Size,
+    channels: int,
+    work: Path,
+    root: Path,
+    progress: Callable[[int], None],
+) -> None:
+    def decoded(case: Case) -> tuple[Pixels, Pixels | None, Inspection] | Problem:
+        try:
+            return decode(case, size=size, channels=channels)
+        except DataError as error:
+            return unreadable(case, root, str(error))
+
+    def opened(name: str, shape: Size) -> NDArray[np.uint8]:
+        return np.lib.format.open_memmap(work / name, mode="w+", dtype=np.uint8, shape=shape)
+
+    masks = opened("masks.npy", (len(cases), 1, *size))
+    images: NDArray[np.uint8] | None = None
+    inspections, broken = [], []
+    with ThreadPoolExecutor() as pool:  # Pillow and zlib work outside of the interpreter lock
+        for row, found in enumerate(pool.map(decoded, cases)):
+            progress(1)
+            if isinstance(found, Problem):
+                broken.append(found)
+                continue
+            image, mask, inspection = found
+            if images is None:  # only now it is known how many channels a volume has
+                images = opened("images.npy", (len(cases), *image.shape))
+            if image.shape != images.shape[1:]:
+                raise DataError(
+                    f"{cases[row].id} has {len(image)} channels, others have {images.shape[1]}; "
+                    "all cases of a data set have the same"
+                )
+            images[row] = image
+            if mask is not None:
+                masks[row] = mask
+            inspections.append(asdict(inspection))
+    refuse(broken, root)
+    for array in (images, masks):
+        assert isinstance(array, np.memmap)  # noqa: S101  # at least one case was read
+        array.flush()
+    (work / _INSPECTIONS).write_text(json.dumps(inspections))

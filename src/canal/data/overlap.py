@@ -1,4 +1,4 @@
-"""Identifies patients and the contents of images, and compares two collections of them.
+"""Finds images that two collections share: cohorts, queries, and what a network was trained on.
 
 A statement speaks of a patient of one cohort. It is wrong for a patient of two, and for an image
 that is called public and is a patient's. Names do not tell: a copied folder has other names. So
@@ -35,7 +35,7 @@ NOT_CHECKED = "not checked: "
 ELSEWHERE = "the cohorts are at other hosts"
 
 
-def patients(arrays: Arrays) -> dict[str, frozenset[str]]:
+def digests_by_patient(arrays: Arrays) -> dict[str, frozenset[str]]:
     """The digests of every patient's images; private where the images are.
 
     Patients with near-identical images are one (`canal.data.patients.joined`).
@@ -47,9 +47,9 @@ def patients(arrays: Arrays) -> dict[str, frozenset[str]]:
         By patient, in the order of the images. The names are not comparable between collections.
     """
     found: dict[str, set[str]] = {}
-    for person, digest in zip(joined(arrays), digests(arrays), strict=True):
-        found.setdefault(person, set()).add(digest)
-    return {person: frozenset(images) for person, images in found.items()}
+    for patient, digest in zip(joined(arrays), digests(arrays), strict=True):
+        found.setdefault(patient, set()).add(digest)
+    return {patient: frozenset(images) for patient, images in found.items()}
 
 
 def digests(arrays: Arrays) -> list[str]:
@@ -62,7 +62,7 @@ def digests(arrays: Arrays) -> list[str]:
 
 
 def write(folder: Path, contents: Collection[frozenset[str]], *, private: bool) -> None:
-    """Keep beside a network which images it was trained on.
+    """Write beside a network which images it was trained on.
 
     Args:
         folder: of the network.
@@ -111,7 +111,7 @@ def compare(
     queries: Contents | None,
     initialisation: Contents | None,
 ) -> dict[str, str]:
-    """Refuse an image of two cohorts, and one that is a cohort's and public; to be done first.
+    """Refuse an image of two cohorts, and one that is a cohort's and public, before it is used.
 
     Args:
         cohorts: by name, the digests of a cohort's images; None for one of which nobody knows
@@ -121,8 +121,8 @@ def compare(
         initialisation: of what the shared initialisation was trained on.
 
     Returns:
-        For a release's record: of cohorts, queries and initialisation, `checked` or
-        `not checked: ` with the reason. It tells nothing of a patient but that nobody overlaps.
+        For a release's record: `checked`, or `not checked: ` with the reason, for cohorts, queries
+        and initialisation. It tells nothing of a patient but that nobody overlaps.
 
     Raises:
         DataError: the same image is in two places.

@@ -1,12 +1,9 @@
-"""Blobs with an irregular outline, and the smooth random fields that fill them.
+"""Paints synthetic images: blobs, textures and light, and how each instrument shows them.
 
-What the hospitals paint with: tones, light, and the textures of lesions and decoys.
-
-Skin through a dermoscope: pigment in a fine pattern, stains, and hair in front of it.
-
-The colon through an endoscope: domes on folded mucosa, under glare and bubbles.
-
-Soft tissue by ultrasound: masses and cysts between layers, under speckle.
+A painter (`dermoscopy`, `endoscopy`, `ultrasound`) returns an image in [3, *size], about 0 to 1. It
+takes random numbers of the patient (`body`: the same in every view) and of the view (`sight`), the
+coordinates from -1 to 1 in [dims, *size], the lesion as this view sees it, and the decoys, which
+only resemble a lesion and lie behind it.
 """
 
 from __future__ import annotations
@@ -22,8 +19,15 @@ Rng = np.random.Generator
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A blob in one view: its own coordinates, how deep inside a point lies, and how opaque."""
+class BlobView:
+    """A blob in one view.
+
+    Args:
+        centre: where it lies.
+        local: its own coordinates of every point, `[dims, *size]`.
+        level: how deep inside a point lies; negative outside.
+        cover: how opaque it is there.
+    """
 
     centre: Field
     local: Field
@@ -52,8 +56,8 @@ class Blob:
             softness=rng.uniform(0.015, 0.06),
         )
 
-    def seen(self, rng: Rng, grid: Field, reach: float, beside: Seen | None = None) -> Seen:
-        """Turned, moved by at most `reach` along each axis, and a little nearer or farther.
+    def view(self, rng: Rng, grid: Field, reach: float, beside: BlobView | None = None) -> BlobView:
+        """Turn it, move it by at most `reach` along each axis, bring it a little nearer or farther.
 
         Of two places it takes the one that is farther from the blob it should lie `beside`.
         """
@@ -68,7 +72,7 @@ class Blob:
         distance = np.sqrt(np.square(local).sum(0)) + 1e-6
         edge = self.radius * np.clip(1 + self.wobble * self.outline(local / distance), 0.7, 1.5)
         level = edge - distance
-        return Seen(centre, local, level, step(level / self.softness))
+        return BlobView(centre, local, level, step(level / self.softness))
 
 
 def waves(rng: Rng, dims: int, frequency: float, count: int = 14) -> Callable[[Field], Field]:
@@ -167,16 +171,10 @@ def vignette(rng: Rng, grid: Field, depth: float) -> Field:
     return light
 
 
-def dermoscopy(body: Rng, sight: Rng, grid: Field, lesion: Seen, decoys: list[Seen]) -> Field:
-    """Paint skin with its lesion and decoys: colour in [3, *size], about 0 to 1.
-
-    Args:
-        body: what belongs to the patient and is the same in every view.
-        sight: what belongs to this view.
-        grid: coordinates from -1 to 1, [dims, *size].
-        lesion: as it is seen in this view.
-        decoys: what only resembles it, already behind the lesion.
-    """
+def dermoscopy(
+    body: Rng, sight: Rng, grid: Field, lesion: BlobView, decoys: list[BlobView]
+) -> Field:
+    """Skin through a dermoscope: pigment in a fine pattern, stains, and hair in front of it."""
     dims = len(grid)
     tan = body.uniform()
     skin = (1 - tan) * rgb(0.94, 0.76, 0.69) + tan * rgb(0.70, 0.48, 0.36)
@@ -215,16 +213,10 @@ def _hair(rng: Rng, grid: Field) -> Field:
     return step((length - np.abs(along)) / 0.05) * ridge(np.sqrt(squared), width)
 
 
-def endoscopy(body: Rng, sight: Rng, grid: Field, lesion: Seen, decoys: list[Seen]) -> Field:
-    """Paint mucosa with its lesion and decoys: colour in [3, *size], about 0 to 1.
-
-    Args:
-        body: what belongs to the patient and is the same in every view.
-        sight: what belongs to this view.
-        grid: coordinates from -1 to 1, [dims, *size].
-        lesion: as it is seen in this view.
-        decoys: what only resembles it, already behind the lesion.
-    """
+def endoscopy(
+    body: Rng, sight: Rng, grid: Field, lesion: BlobView, decoys: list[BlobView]
+) -> Field:
+    """The colon through an endoscope: domes on folded mucosa, under glare and bubbles."""
     dims = len(grid)
     pale = body.uniform()
     mucosa = (1 - pale) * rgb(0.74, 0.34, 0.27) + pale * rgb(0.90, 0.60, 0.48)
@@ -271,16 +263,10 @@ def _bubble(canvas: Field, rng: Rng, grid: Field) -> None:
     paint(canvas, rgb(1, 1, 1), np.exp(-glint / 0.025**2))
 
 
-def ultrasound(body: Rng, sight: Rng, grid: Field, lesion: Seen, decoys: list[Seen]) -> Field:
-    """Paint tissue with its lesion and decoys: grey, repeated to [3, *size], about 0 to 1.
-
-    Args:
-        body: what belongs to the patient and is the same in every view.
-        sight: what belongs to this view.
-        grid: coordinates from -1 to 1, [dims, *size].
-        lesion: as it is seen in this view.
-        decoys: what only resembles it, already behind the lesion.
-    """
+def ultrasound(
+    body: Rng, sight: Rng, grid: Field, lesion: BlobView, decoys: list[BlobView]
+) -> Field:
+    """Soft tissue by ultrasound, grey: masses and cysts between layers, under speckle."""
     dims, size = len(grid), grid.shape[1:]
     gain = sight.uniform(0.35, 0.65)
     # Most lesions return less than the tissue around them, some return more.

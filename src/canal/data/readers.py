@@ -13,15 +13,14 @@ from pathlib import Path
 
 from canal.data import patients
 from canal.data.case import (
+    IMAGE_SUFFIXES,
     Case,
     DataSet,
     Options,
     Problem,
     folder_named,
-    images_in,
     is_volume,
     stem,
-    volumes_in,
 )
 from canal.data.datalists import datalist, decathlon
 from canal.errors import DataError
@@ -216,6 +215,20 @@ LAYOUTS: dict[str, Callable[[Path, Options], DataSet | None]] = {
     "CVC-ClinicDB": cvc_clinicdb,
     "images/ and masks/": images_and_masks,
 }
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Every image below a folder, in order of name."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+    )
+
+
+def volumes_in(folder: Path) -> list[Path]:
+    """Every volume below a folder, in order of name."""
+    return sorted(path for path in folder.rglob("*") if is_volume(path))
 
 
 def pair_up(

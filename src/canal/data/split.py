@@ -1,6 +1,6 @@
-r"""Who tests, who asks, who teaches: test, recipient (queries) and K cohorts, without leaks.
+r"""Divides a data set into test, recipient (queries) and K cohorts, without leaks.
 
-Whole groups move: patients, video sequences and near-duplicates, joined where they overlap. The
+Whole groups move: all images of patients who may be one (`canal.data.patients.joined_cases`). The
 order comes from a hash of seed and group, so a split does not depend on the order of files, and
 adding a case moves no other group.
 """
@@ -35,7 +35,7 @@ class Split:
         test: measured on, never trained on.
         recipient: the recipient's own labelled images, its queries.
         cohorts: one for each site, by name.
-        seed: that it was made with.
+        seed: from which it was made.
     """
 
     test: tuple[str, ...]
@@ -56,10 +56,10 @@ class Split:
             raise DataError(f"the split has no part {name!r}; it has {', '.join(parts)}")
         return parts[name]
 
-    def check_groups(self, cases: Iterable[Case]) -> None:
-        """Refuse cases of which somebody is in two parts: two sites would each pay for a part.
+    def check_patients(self, cases: Iterable[Case]) -> None:
+        """Refuse a patient in two parts, for whom two sites would each pay a part.
 
-        A split is made so that this is not so; who is on an image may have been mended since.
+        No split is made like that, but the records may have been mended since.
         """
         parts = {"test": self.test, "recipient": self.recipient} | self.cohorts
         where = {name: part for part, ids in parts.items() for name in ids}
@@ -230,7 +230,7 @@ def _by_dirichlet(
         ends = np.rint(np.cumsum(rng.dirichlet(np.full(cohorts, alpha))) * len(mine)).astype(int)
         for k, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             parts[k] += mine[start:end]
-    for part in parts:  # nobody goes home empty: who has most groups gives one
+    for part in parts:  # no cohort stays empty: the one with most groups gives one
         richest = max(parts, key=len)
         if not part and len(richest) > 1:
             part.append(richest.pop())
@@ -240,7 +240,7 @@ def _by_dirichlet(
 
 
 def as_table(split: Split) -> list[dict[str, Any]]:
-    """Part by part: its name and how many cases it has."""
+    """The name of every part, and how many cases it has."""
     return [
         {"part": name, "cases": len(split.part(name))}
         for name in ("test", "recipient", *split.cohorts)

@@ -1,4 +1,4 @@
-r"""Three make-believe hospitals that share one task: outline the lesion.
+r"""Three synthetic hospitals that share one task: outline the lesion.
 
 For demonstrations and tests where no patient's image may be used. Each hospital sees its lesions
 through another instrument, so that a model trained in one of them does not simply work in the next:
@@ -32,19 +32,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.data import painting as dermoscopy
-from canal.data import painting as endoscopy
-from canal.data import painting as ultrasound
-from canal.data.painting import Blob, Field, Rng, smooth
+from canal.data.painting import Blob, Field, Rng, dermoscopy, endoscopy, smooth, ultrasound
 from canal.errors import InvalidValueError
 
 Pixels = NDArray[np.uint8]
 
-_PAINTERS = {
-    "dermoscopy": dermoscopy.dermoscopy,
-    "endoscopy": endoscopy.endoscopy,
-    "ultrasound": ultrasound.ultrasound,
-}
+_PAINTERS = {"dermoscopy": dermoscopy, "endoscopy": endoscopy, "ultrasound": ultrasound}
 HOSPITALS = tuple(_PAINTERS)
 SMALLEST_SIDE = 16
 MOST_VIEWS = 3
@@ -94,9 +87,7 @@ def generate(
     >>> few.images.shape, few.sites[:2]
     ((4, 3, 32, 32), ('dermoscopy', 'endoscopy'))
     """
-    _check(count, size, channels, hospital, seed)
-    if most_views < 1:
-        raise InvalidValueError(f"most_views = {most_views!r} must be at least 1")
+    _check(count, size, channels, hospital, most_views, seed)
     asked = HOSPITALS if hospital is None else (hospital,)
     visits = {site: _visits(seed, site, most_views) for site in asked}
     images = np.empty((count, channels, *size), np.uint8)
@@ -138,11 +129,11 @@ def _photograph(
     grid = np.stack(np.meshgrid(*sides, indexing="ij"))
 
     lesion = Blob.draw(body, len(size), radius=(0.28, 0.50))
-    lesion_seen = lesion.seen(sight, grid, reach=0.6)
+    lesion_seen = lesion.view(sight, grid, reach=0.6)
     decoys = []
     for _ in range(sight.integers(1, 4)):
         decoy = Blob.draw(sight, len(size), radius=(0.25, 0.50))
-        seen = decoy.seen(sight, grid, reach=0.85, beside=lesion_seen)
+        seen = decoy.view(sight, grid, reach=0.85, beside=lesion_seen)
         # It may lie under the lesion, never over it.
         decoys.append(replace(seen, cover=seen.cover * (1 - lesion_seen.cover)))
 
@@ -155,7 +146,12 @@ def _photograph(
 
 
 def _check(
-    count: int, size: tuple[int, ...], channels: int, hospital: str | None, seed: int
+    count: int,
+    size: tuple[int, ...],
+    channels: int,
+    hospital: str | None,
+    most_views: int,
+    seed: int,
 ) -> None:
     if count < 1:
         raise InvalidValueError(f"count = {count!r} must be at least 1; ask for one image or more")
@@ -170,6 +166,8 @@ def _check(
         raise InvalidValueError(
             f"hospital = {hospital!r} must be one of {', '.join(HOSPITALS)}, or None for all three"
         )
+    if most_views < 1:
+        raise InvalidValueError(f"most_views = {most_views!r} must be at least 1")
     if seed < 0:
         raise InvalidValueError(f"seed = {seed!r} must not be negative; take 0 or above")
 

@@ -76,7 +76,7 @@ class Patients:
     @cached_property
     def people(self) -> tuple[frozenset[str], ...]:
         """The content digests of every patient's images; private."""
-        return tuple(overlap.patients(self.arrays).values())
+        return tuple(overlap.digests_by_patient(self.arrays).values())
 
     @property
     def claim(self) -> list[str]:

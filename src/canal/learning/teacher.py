@@ -227,7 +227,9 @@ def _keep_digests(
         private: whether the images are a cohort's.
     """
     if overlap.read(folder) is None:
-        overlap.write(folder, [*before, *overlap.patients(arrays).values()], private=private)
+        overlap.write(
+            folder, [*before, *overlap.digests_by_patient(arrays).values()], private=private
+        )
 
 
 def load_initialisation(folder: Path) -> tuple[nn.Module, Checkpoint]:
