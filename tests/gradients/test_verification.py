@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from canal.errors import ReleaseError
-from canal.gradients.charges import charges
 from canal.gradients.mechanism import Mechanism
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.statement import facts_of, state
 from canal.gradients.store import AdapterRelease
 from canal.privacy import Ledger, Secret, rounded_gaussian
 from canal.privacy.randomness import Stream
+from canal.release.charges import charges
 from canal.release.verification import account, check_statement, verify
 from gradients.charged import COHORTS, Charged
 

@@ -162,13 +162,13 @@ def train(
     from canal.errors import InvalidValueError
     from canal.gradients.adapter import HEAD, NORMS, Adapter
     from canal.gradients.advice import Advice
-    from canal.gradients.charges import charges
     from canal.gradients.cohorts import LocalCohorts
     from canal.gradients.patients import CHUNK, Patients
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.rounds import train as make
     from canal.gradients.shared import count_parameters, share
     from canal.learning.teacher import trained_on
+    from canal.release.charges import charges
     from canal.release.publication import check_protection
     from canal.release.record import About
     from canal.release.workspace import Workspace

@@ -16,6 +16,7 @@ on the secret and on what is released, and on nothing else.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from canal.data import overlap
-from canal.errors import ReleaseError
+from canal.errors import LedgerError, ReleaseError
+from canal.features.calibration import CalibratedPlan
 from canal.features.ensemble import Ensemble
 from canal.features.mechanism import Mechanism
 from canal.features.options import Options
-from canal.features.plan import Plan
+from canal.features.plan import Plan, check_plan
 from canal.features.queries import Queries
 from canal.features.rows import make_rows
 from canal.features.sites import LocalSites, Sites
@@ -39,8 +41,8 @@ from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret
 from canal.release.agreement import SECRET, Agreement, digest
 from canal.release.card import render
-from canal.release.charges import charges, check_queries, covers
-from canal.release.conditions import check_fit, check_plan, noise_source
+from canal.release.charges import QUERIES, charges, covers
+from canal.release.conditions import noise_source
 from canal.release.manifest import SOFTWARE, Manifest
 from canal.release.noise import Noise
 from canal.release.publication import (
@@ -158,6 +160,51 @@ def aggregate(
             run.make(receipt, keep(workspace.record, about, overlap))
         publish(workspace, plan, queries.ids, ledger, sites.finish)
     return Release.open(workspace.out)
+
+
+def check_fit(plan: Plan, sites: Sites, queries: Queries) -> None:
+    """Refuse teachers and queries that are not those of the plan."""
+    people = plan.participants
+    if people.queries != len(queries.ids):
+        raise ReleaseError(
+            f"the plan is for {people.queries} queries, but there are {len(queries.ids)}"
+        )
+    if people.images_per_person < queries.images_per_person:
+        raise ReleaseError(
+            f"the plan counts {people.images_per_person} images of one person, but one person has "
+            f"{queries.images_per_person} among the queries; give --images-per-person"
+        )
+    if sites.trained_initialisation and not plan.trained_initialisation:
+        raise ReleaseError(
+            "the shared initialisation was, or may have been, trained on the queries; the plan "
+            "must say so (trained_initialisation)"
+        )
+    if not queries.arrays.labelled.any():
+        raise ReleaseError(
+            "no query has a label, and importance is the gradient of a loss; label a few of them"
+        )
+    shape = sites.shape(queries.arrays.images.shape[1], queries.arrays.images.shape[2:])
+    if shape != (plan.channels, plan.grid):
+        raise ReleaseError(
+            f"the plan is for {plan.channels} channels of {plan.grid}, the teachers have "
+            f"{shape[0]} of {shape[1]}"
+        )
+    if "public" in plan.sources.values() and sites.shared is None:
+        raise ReleaseError(
+            "public caps or importance are read from the shared initialisation; give it with "
+            "--init, or take --caps-source private and --importance-source private"
+        )
+
+
+def check_queries(ledger: Ledger, calibrated: CalibratedPlan) -> None:
+    """Refuse a plan that gives the query images up, where they have a budget."""
+    have = {(row.cohort, row.unit) for row in ledger.rows() if row.action == "budget"}
+    if (QUERIES, "image") in have and math.isinf(calibrated.guarantee.rho("image")):
+        raise LedgerError(
+            f"cohort {QUERIES!r} has a budget of unit image, but this plan publishes what is read "
+            "from the query images in the clear; take private caps and importance, and an "
+            "initialisation that was not trained on the queries"
+        )
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,18 @@ class CalibratedPlan:
     def _published(self) -> NDArray[np.bool_]:
         return np.asarray(self.sigma("features") <= MOST_NOISE * even_sigma(self.plan))
 
+    def charge(self, unit: Unit) -> float:
+        """The rho to charge, from flat weights; what a release costs depends on them in last bits.
+
+        Rounded up, so that it is never below what the release costs with its real weights.
+        """
+        plan = self.plan
+        if unit == plan.unit:
+            return math.fsum(plan.rho().values())
+        # Flat weights may leave a little of the features' share unspent; the real ones need not.
+        unspent = plan.rho()["release"] / self.guarantee.events[-1].rho(plan.unit)
+        return self.guarantee.rho(unit) * unspent * (1 + 2.0**-40)
+
     def to_json(self) -> dict[str, Any]:
         """The plan and what it fixes whatever the weights turn out to be."""
         plan = self.plan

@@ -1,12 +1,10 @@
 """Feature releases, for `canal.release.registry`."""
 
 from canal.lazy import Deferred
-from canal.privacy.units import UNITS
 from canal.release.registry import ReleaseKind
 
 KIND = ReleaseKind(
     name="features",
-    units=UNITS,
     open=Deferred("canal.features.store:Release"),
     verify=Deferred("canal.features.verification:verify"),
     check_statement=Deferred("canal.features.verification:check_statement"),

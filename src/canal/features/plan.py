@@ -7,10 +7,11 @@ the weights of the channels, into a `CalibratedPlan` that knows every sigma.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from canal.errors import InvalidValueError
+from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy.budget import BudgetSplit, Source
 from canal.privacy.gaussian import Conversion, check_conversion
 from canal.privacy.precision import rho_for_release
@@ -106,6 +107,9 @@ class Plan:
     trust: Trust = "trusted"
     colluding: int = 0
     broken: Broken = "zero"
+
+    units: ClassVar[tuple[Unit, ...]] = UNITS
+    charged: ClassVar[tuple[Unit, ...]] = ("patient", "paper", "membership", "image")
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
@@ -220,6 +224,11 @@ class Plan:
         return self.split.with_sources(self.caps_source, self.importance_source)
 
     @property
+    def budgeted(self) -> tuple[Unit, ...]:
+        """The plan's own unit, and patients, whatever unit it counts in."""
+        return tuple(dict.fromkeys((self.unit, "patient")))
+
+    @property
     def sites(self) -> int:
         """K: every site has one teacher."""
         return self.participants.teachers
@@ -281,4 +290,25 @@ class Plan:
                 "split": BudgetSplit(**values["split"]),
                 "grid": tuple(values["grid"]),
             }
+        )
+
+
+def check_plan(plan: Plan, cohorts: Sequence[str]) -> None:
+    """Refuse a plan that has no release, or none with the guarantee that it names."""
+    from canal.release.charges import check_cohorts  # a forecast does not wait for the ledger
+
+    check_cohorts(cohorts, plan.participants.teachers, "teachers")
+    if plan.releases != 1:
+        raise ReleaseError("a release is made once; a plan with fresh noise has no folder")
+    if plan.unit != "image":
+        return
+    if "public" in plan.sources.values():
+        raise ReleaseError(
+            "a plan whose unit is the image cannot read public caps or importance from the images "
+            "that it protects; take --caps-source private and --importance-source private"
+        )
+    if plan.trained_initialisation:
+        raise ReleaseError(
+            "the shared initialisation was trained on the recipient's images and is public, so "
+            "they cannot be protected; start from random weights, or take another --unit"
         )

@@ -15,7 +15,7 @@ import numpy as np
 from canal.errors import ReleaseError
 from canal.features.calibration import CalibratedPlan
 from canal.features.mechanism import Mechanism
-from canal.features.plan import Plan
+from canal.features.plan import Plan, check_plan
 from canal.features.statistics import Statistics, Sum
 from canal.features.store import Release
 from canal.privacy.ledger import Ledger
@@ -30,7 +30,7 @@ from canal.release.checks import (
     check_share_width,
     derived_again,
 )
-from canal.release.conditions import check_noise, check_plan
+from canal.release.conditions import check_noise
 from canal.release.manifest import Manifest
 from canal.release.noise_check import (
     ALARM,

@@ -22,7 +22,6 @@ from canal.federation.journal import Journal
 from canal.federation.message import Message
 from canal.federation.terms import Terms
 from canal.gradients.basis import Basis
-from canal.gradients.charges import charges
 from canal.gradients.gradients import Gradients
 from canal.gradients.machine import check_rows, made_up
 from canal.gradients.mechanism import COUNT_STEP, Mechanism, Stored
@@ -31,6 +30,7 @@ from canal.gradients.update import Trajectory
 from canal.learning import checkpoint
 from canal.learning.networks import weights_digest
 from canal.privacy.ledger import Charge
+from canal.release.charges import charges
 from canal.release.manifest import Manifest
 from canal.release.verification import check_statement
 

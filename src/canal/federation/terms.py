@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from canal.errors import RefusalError, ReleaseError
+from canal.features.plan import check_plan
 from canal.features.queries import BATCH
 from canal.features.store import FEATURES
 from canal.federation.identity import Identity, fingerprint, verify
@@ -20,7 +21,7 @@ from canal.federation.settings import SiteSettings
 from canal.gradients.agreement import AdapterAgreement
 from canal.gradients.store import ADAPTERS
 from canal.release.agreement import SECRET, Agreement, digest
-from canal.release.conditions import check_cohorts, check_plan
+from canal.release.charges import check_cohorts
 
 
 @dataclass(frozen=True)

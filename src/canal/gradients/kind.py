@@ -5,7 +5,6 @@ from canal.release.registry import ReleaseKind
 
 KIND = ReleaseKind(
     name="adapters",
-    units=("membership", "patient"),
     open=Deferred("canal.gradients.store:AdapterRelease"),
     verify=Deferred("canal.gradients.verification:verify"),
     check_statement=Deferred("canal.gradients.verification:check_statement"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,6 +78,9 @@ class AdapterPlan:
     trust: Trust = "trusted"
     colluding: int = 0
 
+    units: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
+    charged: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
+
     def __post_init__(self) -> None:
         check_conversion(self.conversion)
         if not 0 < self.epsilon < math.inf:
@@ -131,6 +134,11 @@ class AdapterPlan:
     def unit(self) -> Unit:
         """The relation, as a ledger counts it."""
         return RELATIONS[self.relation]
+
+    @property
+    def budgeted(self) -> tuple[Unit, ...]:
+        """The plan's own relation; the other is written down, and binds where it has a budget."""
+        return (self.unit,)
 
     @property
     def coordinates(self) -> int:
@@ -246,6 +254,10 @@ class CalibratedAdapterPlan:
     def count_sigma(self) -> float:
         """Of the number of patients; 0 where that is public."""
         return self.guarantee.events[1].sigma[0] if self.plan.count else 0.0
+
+    def charge(self, unit: Unit) -> float:
+        """The rho to charge; weights move noise between channels, and not the cost."""
+        return self.guarantee.rho(unit)
 
     def after(self, rounds: int) -> Guarantee:
         """What the count and so many rounds cost."""

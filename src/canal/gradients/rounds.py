@@ -29,7 +29,6 @@ from canal.files import replace_file
 from canal.gradients.advice import Advice
 from canal.gradients.agreement import AdapterAgreement
 from canal.gradients.card import render
-from canal.gradients.charges import charges, covers
 from canal.gradients.cohorts import Cohorts, LocalCohorts
 from canal.gradients.mechanism import COUNT, COUNT_STEP, Mechanism, Stored
 from canal.gradients.plan import AdapterPlan
@@ -40,7 +39,7 @@ from canal.gradients.update import Trajectory
 from canal.privacy.ledger import Ledger
 from canal.privacy.randomness import SAMPLER, Secret
 from canal.release.agreement import SECRET, digest
-from canal.release.conditions import check_cohorts
+from canal.release.charges import charges, check_cohorts, covers
 from canal.release.manifest import SOFTWARE, Manifest
 from canal.release.noise import Noise
 from canal.release.publication import (

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from canal.errors import InvalidValueError, MismatchError, ReleaseError
 from canal.gradients.basis import digest
 from canal.gradients.card import render
-from canal.gradients.charges import covers
 from canal.gradients.mechanism import Mechanism
 from canal.gradients.plan import AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.statement import facts_of, state
 from canal.gradients.store import BASIS, TENSOR, AdapterRelease, read_basis
 from canal.gradients.update import UpdateSettings
 from canal.privacy.ledger import Ledger
+from canal.release.charges import check_cohorts, covers
 from canal.release.checks import (
     Check,
     Checks,
@@ -28,7 +28,6 @@ from canal.release.checks import (
     derived_again,
     not_the_digest,
 )
-from canal.release.conditions import check_cohorts
 from canal.release.manifest import Manifest
 from canal.release.noise_check import (
     ALARM,

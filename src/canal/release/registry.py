@@ -47,6 +47,18 @@ class AnyPlan(Protocol):
         """Whose epsilon it is."""
 
     @property
+    def units(self) -> Sequence[Unit]:
+        """Those that a release promises something to."""
+
+    @property
+    def charged(self) -> Sequence[Unit]:
+        """Those that ledgers are charged in."""
+
+    @property
+    def budgeted(self) -> Sequence[Unit]:
+        """Those that need a budget."""
+
+    @property
     def conversion(self) -> Conversion:
         """How epsilon follows from rho."""
 
@@ -89,6 +101,9 @@ class AnyCalibrated(Protocol):
     def guarantee(self) -> Guarantee:
         """What it promises."""
 
+    def charge(self, unit: Unit) -> float:
+        """The rho to charge: never below what the release costs, whatever is published first."""
+
 
 @dataclass(frozen=True)
 class ReleaseKind:
@@ -96,7 +111,6 @@ class ReleaseKind:
 
     Args:
         name: in a manifest.
-        units: those that a release promises something to.
         open: a folder and its manifest, as a reader sees them.
         verify: checks everything that can be checked.
         check_statement: gives the calibrated plan, and refuses what does not follow from it.
@@ -104,7 +118,6 @@ class ReleaseKind:
     """
 
     name: str
-    units: Sequence[Unit]
     open: Callable[[Path, Manifest], Folder]
     verify: Callable[[Path, Ledger | None, PublicInputs | None], list[Check]]
     check_statement: Callable[[Manifest], Any]

@@ -209,17 +209,17 @@ def account(release: Folder, delta: float | None = None) -> dict[str, Any]:
     """
     manifest = release.manifest
     calibrated = check_statement(manifest)
-    promise, conversion = calibrated.guarantee, calibrated.plan.conversion
+    plan, promise = calibrated.plan, calibrated.guarantee
     delta = float(manifest.statement["delta"]) if delta is None else delta
     units: dict[str, Any] = {}
-    for unit in kind_of(release.kind).units:
+    for unit in plan.units:
         if not manifest.private:
             units[unit] = {"epsilon": None, "epsilon_exact": None, "rho": None, "shares": {}}
             continue
         rho = promise.rho(unit)
         finite = finite_or_none(rho)
         units[unit] = {
-            "epsilon": finite_or_none(promise.epsilon(delta, unit, conversion)),
+            "epsilon": finite_or_none(promise.epsilon(delta, unit, plan.conversion)),
             "epsilon_exact": finite_or_none(promise.epsilon(delta, unit, "exact")),
             "rho": finite,
             "shares": {
@@ -230,6 +230,6 @@ def account(release: Folder, delta: float | None = None) -> dict[str, Any]:
         "stamp": manifest.statement["stamp"],
         "unit": manifest.statement["unit"],
         "delta": delta,
-        "conversion": conversion,
+        "conversion": plan.conversion,
         "units": units,
     }
