@@ -1,6 +1,6 @@
 """The federation: what a secure sum, mutual TLS and more sites cost; needs NVIDIA FLARE and Linux.
 
-What is timed is `canal.features.aggregator.aggregate`, whether the sites are processes of their own
+What is timed is `canal.release.publish.publish`, whether the sites are processes of their own
 or teachers in this one: from the agreement over one pass of all queries to the published folder.
 FLARE's start of a job is no part of it. Public statistics are there already, as after a crash: they
 take longer than all the rest, and are the same work on both sides.

@@ -27,9 +27,9 @@ from canal.errors import FederationError
 from canal.features.store import Release
 from canal.federation.identity import Identity
 from canal.federation.job import connected, submit
+from canal.release.registry import Trust
 
 if TYPE_CHECKING:
-    from canal.features.plan import Trust
     from canal.federation.provision import Kits
     from canal.federation.transport import Transport
 
@@ -114,12 +114,12 @@ def serve(address: Path, transport: Transport) -> None:
         address: of the socket that they come from, in the folder of a lab.
         transport: to the sites.
     """
-    from canal.features import aggregator
+    from canal.federation import aggregate
     from canal.federation.aggregate import run
 
     lab, counted = Lab(address.parent, transport.sites), Counted(transport)
-    clock = Clock(aggregator.aggregate, sites="simulator_worker")
-    aggregator.aggregate = clock
+    clock = Clock(aggregate.publish, sites="simulator_worker")
+    aggregate.publish = clock
     clock.rest(5.0)
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(str(address))

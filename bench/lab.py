@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from canal.data.synthetic import write
-from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, load_ensemble
+from canal.features.release import create
 from canal.federation.settings import Order
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
 from canal.learning.networks import UNetArchitecture, weights_digest
+from canal.release.registry import Trust
 
 if TYPE_CHECKING:
-    from canal.features.plan import Plan, Trust
+    from canal.features.plan import Plan
     from canal.features.queries import Queries
 
 # The paper's 51 channels of 16 x 16. At 64 pixels the bottleneck has 4 x 4 positions, so a layer

@@ -17,10 +17,10 @@ from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
 from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
-from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher
 from canal.features.plan import Plan
 from canal.features.queries import Queries
+from canal.features.release import create
 from canal.features.store import Release
 from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, weights_digest
 from canal.privacy.units import Participants

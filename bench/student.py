@@ -13,11 +13,11 @@ from bench.ratio import Ratio, compare
 from bench.release import _ensemble, _plan
 from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
-from canal.features.aggregator import create
 from canal.features.distillation import FeatureMatching, Projected, Targets
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.per_iteration import PerIterationRelease
 from canal.features.queries import Queries
+from canal.features.release import create
 from canal.features.statistics import Statistics
 from canal.learning.checkpoint import Checkpoint
 from canal.learning.distillation import StudentLoss
@@ -58,7 +58,7 @@ def ratios() -> Iterator[Ratio]:
         )
         often = replace(plan, releases=10**6)
         statistics = Statistics.from_json(release.manifest.statistics)
-        mechanism = Mechanism.of(often.calibrate(statistics.weights(often)), statistics)
+        mechanism = TeacherSum.of(often.calibrate(statistics.weights(often)), statistics)
         whole = replace(
             ensemble,
             teachers=tuple(

@@ -29,9 +29,9 @@ from canal.data.patients import joined
 from canal.features.calibration import finite_or_none
 from canal.features.distillation import Targets
 from canal.features.ensemble import Ensemble
-from canal.features.mechanism import Mechanism
-from canal.features.options import Options
+from canal.features.mechanism import TeacherSum
 from canal.features.per_iteration import PerIterationRelease
+from canal.features.release import Options
 from canal.features.statistics import Statistics
 from canal.learning import checkpoint, evaluation, prediction
 from canal.learning.networks import Tap, alignment, evaluating, home, to_float, variation
@@ -286,7 +286,7 @@ class PerIteration(Arm):
         plan = replace(once.plan, releases=times)
         statistics = Statistics.from_json(once.manifest.statistics)
         often = PerIterationRelease(
-            Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics),
+            TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics),
             study.ensemble,
             Queries.of(asked),
             Secret.seeded(study.scenario.seed),

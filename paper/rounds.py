@@ -26,13 +26,12 @@ import numpy as np
 from canal import train_student
 from canal.gradients.adapter import Adapter
 from canal.gradients.advice import Advice
-from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.gradients import Gradients
-from canal.gradients.mechanism import Mechanism
+from canal.gradients.mechanism import PatientSum
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan, Allocation
 from canal.gradients.public import Array, Public
-from canal.gradients.rounds import train as release_rounds
+from canal.gradients.release import train as release_rounds
 from canal.gradients.shared import Shared, count_parameters, share
 from canal.gradients.start import Start
 from canal.gradients.store import AdapterRelease
@@ -136,7 +135,7 @@ class Rounds:
         )
         public = shared.start.public
         plan = public.fit(plan)
-        mechanism = Mechanism.of(plan.calibrate(public.weights), public)
+        mechanism = PatientSum.of(plan.calibrate(public.weights), public)
         start = replace(shared.start, update=advice.settle(update, mechanism))
         return Prepared(shared, start, plan if self.noise else replace(plan, allocation="none"))
 
@@ -161,10 +160,11 @@ class Prepared:
         """Make the release, with noise from a seed."""
         return release_rounds(
             folder,
-            LocalCohorts(sites, self.shared.network, self.shared.coordinates, paired=True),
-            self.start,
+            sites,
+            replace(self.shared, start=self.start),
             self.plan,
             seed=seed,
+            paired=True,
             not_private=True,
             report=lambda told: report("rounds", told.number, told.rounds),
         )

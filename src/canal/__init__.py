@@ -12,10 +12,10 @@ from canal.version import __version__
 
 if TYPE_CHECKING:
     from canal.data.load import load
-    from canal.features.aggregator import create as create_release
     from canal.features.ensemble import load_ensemble
     from canal.features.plan import Plan
     from canal.features.queries import Queries
+    from canal.features.release import create as create_release
     from canal.features.store import Release
     from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import DistillSettings, TrainingSettings
@@ -35,7 +35,7 @@ _HOME = {
     "Release": "features.store",
     "TrainingSettings": "learning.settings",
     "UNetArchitecture": "learning.networks",
-    "create_release": "features.aggregator:create",
+    "create_release": "features.release:create",
     "initialise": "learning.teacher",
     "load": "data.load",
     "load_ensemble": "features.ensemble",

@@ -24,7 +24,8 @@ from canal.errors import InvalidValueError
 from canal.features.distillation import FeatureMatching, feature_target
 from canal.features.per_iteration import PerIterationRelease
 from canal.features.store import FEATURES, Release
-from canal.gradients.store import ADAPTERS, AdapterRelease
+from canal.gradients.plan import ADAPTERS
+from canal.gradients.store import AdapterRelease
 from canal.gradients.taught import load_taught
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint

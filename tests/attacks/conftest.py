@@ -19,7 +19,7 @@ PRIVATE = {"caps_source": "private", "importance_source": "private"}
 @pytest.fixture(scope="session")
 def make_mechanism():
     """A mechanism whose statistics nobody had to compute."""
-    from canal.features.mechanism import Mechanism
+    from canal.features.mechanism import TeacherSum
     from canal.features.statistics import Statistic, Statistics
 
     def make(preset="honest", *, people=None, **choices):
@@ -35,7 +35,7 @@ def make_mechanism():
         caps = Statistic("public", tuple(np.linspace(0.5, 3.0, plan.channels)))
         importance = Statistic("public", tuple(np.geomspace(1, 100, plan.channels)))
         statistics = Statistics(caps, importance)
-        return Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+        return TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics)
 
     return make
 
@@ -45,7 +45,7 @@ def make_rounds():
     """A mechanism of rounds whose scales and bounds nobody had to measure: six channels of two."""
     import torch
 
-    from canal.gradients.mechanism import Mechanism
+    from canal.gradients.mechanism import PatientSum
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.public import Public
 
@@ -73,7 +73,7 @@ def make_rounds():
         )
         bounds, weights = np.linspace(0.5, 3.0, blocks), np.geomspace(1.0, 100.0, blocks)
         public = Public(where, scales, bounds, weights, 1.5, basis)
-        return Mechanism.of(plan.calibrate(weights), public)
+        return PatientSum.of(plan.calibrate(weights), public)
 
     return make
 
@@ -139,8 +139,8 @@ def make_arrays():
 @pytest.fixture(scope="session")
 def make_release(tmp_path_factory, ensemble, make_arrays):
     """A release of `ensemble`; charged to a ledger, unless there is a seed or no noise."""
-    from canal.features.aggregator import create
     from canal.features.queries import Queries
+    from canal.features.release import create
     from canal.release.charges import payers
 
     def make(preset="honest", *, arrays=None, seed=None, by=ensemble, **choices):

@@ -159,9 +159,9 @@ def test_a_teacher_trained_with_and_without_one_patient(tmp_path):
     """
     from canal.data.arrays import Arrays
     from canal.data.synthetic import generate
-    from canal.features.aggregator import create
     from canal.features.ensemble import load_ensemble
     from canal.features.plan import Plan
+    from canal.features.release import create
     from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train

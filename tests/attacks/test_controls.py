@@ -18,8 +18,8 @@ from canal.attacks.outcome import Outcome
 from canal.attacks.seeds import find_seed, repeated_secrets
 from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated, whole_numbers
 from canal.features import mechanism as mechanism_module
-from canal.features import sites as sites_module
 from canal.features import statistics as statistics_module
+from canal.features.mechanism import FeatureMechanism
 from canal.privacy import Lattice, Secret
 from canal.privacy.ziggurat import standard_normal
 from canal.release.noisy_sum import NoisySum
@@ -288,13 +288,13 @@ def test_one_teacher_with_twice_the_weight(
     make_mechanism, look, look_at_rows, monkeypatch, favourite, unit
 ):
     """Whichever it is: each is tried as the one that changes."""
-    real = sites_module.contribute
+    real = FeatureMechanism.contribute
 
-    def unfair(mechanism, teacher, batch, **more):
-        given = real(mechanism, teacher, batch, **more)
-        return given * (2 if teacher.cohort == f"site-{favourite}" else 1)
+    def unfair(self, step, site, published):
+        times = 2 if site.cohort == f"site-{favourite}" else 1
+        return {name: times * part for name, part in real(self, step, site, published).items()}
 
-    monkeypatch.setattr(sites_module, "contribute", unfair)
+    monkeypatch.setattr(FeatureMechanism, "contribute", unfair)
     mechanism = make_mechanism()
     found = look(mechanism, unit)
     assert FEATURES in found
@@ -306,7 +306,7 @@ def test_one_teacher_with_twice_the_weight(
 
 @pytest.mark.parametrize("favourite", [0, 2])
 def test_one_teacher_counted_twice_in_the_statistics(mechanism, look, monkeypatch, favourite):
-    real = sites_module.sum_up
+    real = mechanism_module.sum_up
 
     def unfair(calibrated, names, queries, networks, **more):
         sums = real(calibrated, names, queries, networks, **more)
@@ -314,7 +314,7 @@ def test_one_teacher_counted_twice_in_the_statistics(mechanism, look, monkeypatc
             total.total *= 2 if networks[0][0] == f"site-{favourite}" else 1
         return sums
 
-    monkeypatch.setattr(sites_module, "sum_up", unfair)
+    monkeypatch.setattr(mechanism_module, "sum_up", unfair)
     assert {"caps", "importance", "distance of a patient"} <= look(mechanism, "patient")
 
 

@@ -14,9 +14,9 @@ from canal.attacks.shadows import Pool, train_shadows
 from canal.attacks.view import noiseless_rows
 from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
-from canal.features.aggregator import create
 from canal.features.ensemble import load_ensemble
 from canal.features.queries import Queries
+from canal.features.release import create
 from canal.learning.networks import UNetArchitecture
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import initialise, train

@@ -334,7 +334,7 @@ def test_a_query_with_less_noise(release, arrays, look, tamper):
 
 
 def test_statistics_that_share_their_noise(make_release, look, monkeypatch):
-    from canal.release.noise import Noise
+    from canal.release.mechanism import Noise
 
     real = Noise.of_statistic
     monkeypatch.setattr(Noise, "of_statistic", lambda self, name: real(self, "caps"))

@@ -9,17 +9,17 @@ import threading
 import numpy as np
 import pytest
 
+from canal.attacks import rounds_game
 from canal.attacks.auditor import judge
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.seeds import find_seed
 from canal.attacks.traces import distances, noise_is_wide, unrelated, whole_numbers
 from canal.gradients.clip import Clip
-from canal.gradients.mechanism import COUNT, Mechanism
+from canal.gradients.mechanism import COUNT, PatientSum
 from canal.privacy import Secret
 from canal.privacy import lattice as lattice_module
 from canal.privacy.ziggurat import standard_normal
 from canal.release import noisy_sum as noisy_sum_module
-from canal.release.noise import Noise
 from canal.release.noisy_sum import NoisySum
 
 UNITS = ("membership", "patient")
@@ -86,9 +86,11 @@ def test_sigma_a_tenth_less_in_one_channel(make_rounds, look, monkeypatch):
 @pytest.mark.parametrize("every", [1, 2])
 def test_noise_used_again_in_another_round(make_rounds, look, monkeypatch, every):
     """In all of them, where the opposite cancels it; or in every second one only."""
-    real = Noise.of_round
+    real = rounds_game.stream_of_round
     monkeypatch.setattr(
-        Noise, "of_round", lambda self, number, published: real(self, number % every, b"")
+        rounds_game,
+        "stream_of_round",
+        lambda noise, number, published: real(noise, number % every, b""),
     )
     found = look(make_rounds())
     assert "noise of different values" in found
@@ -164,10 +166,8 @@ def test_a_count_in_the_clear(make_rounds, look, monkeypatch):
 
 
 def test_a_patient_who_is_counted_twice(make_rounds, look, monkeypatch):
-    real = Mechanism.count
-    monkeypatch.setattr(
-        Mechanism, "count", lambda self, patients, own: 2 * real(self, patients, own)
-    )
+    real = PatientSum.count
+    monkeypatch.setattr(PatientSum, "count", lambda self, patients: 2 * real(self, patients))
     assert {"count", "distance of a membership"} <= look(make_rounds(count=0.1))
 
 

@@ -15,9 +15,9 @@ from canal.attacks.auditor import judge
 from canal.attacks.crowd import Pair, canaries
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.traces import distances
-from canal.gradients.mechanism import Mechanism
+from canal.gradients.mechanism import PatientSum, stream_of_round
 from canal.privacy import Secret
-from canal.release.noise import Noise
+from canal.release.mechanism import Noise
 
 UNITS = ("membership", "patient")
 KINDS = {
@@ -113,7 +113,7 @@ def test_noise_lattice_and_bounds_are_those_of_the_release(make_rounds):
     mechanism = make_rounds("channels")
     game = whole(mechanism, "membership")
     few = game._few
-    assert isinstance(few, Mechanism)
+    assert isinstance(few, PatientSum)
     assert few.calibrated is mechanism.calibrated
     np.testing.assert_array_equal(few.sigma, mechanism.sigma[game.where])
     np.testing.assert_array_equal(few.clip.bounds, mechanism.clip.bounds)
@@ -138,8 +138,8 @@ def test_noise_is_keyed_as_the_aggregator_does(make_rounds):
     few = game._fewest
     for number, row in enumerate(game.rows(noise)):
         total = game.worst.sums[number % 2, 0, game.where[:4]]
-        stream = noise.of_round(number, published.digest())
-        np.testing.assert_array_equal(row, few.perturb(total, stream))
+        stream = stream_of_round(noise, number, published.digest())
+        np.testing.assert_array_equal(row, few.noisy_sum.perturb(total, stream))
         published.update(hashlib.sha256(row.tobytes()).digest())
     assert number == 7
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from canal.attacks.simulation import simulate
-from canal.features import sites as sites_module
+from canal.features.mechanism import FeatureMechanism
 from canal.features.plan import Plan
 from canal.features.store import Release
-from canal.federation import remote, remote_cohorts
+from canal.federation import remote, remote_cohorts, teaching
 from canal.federation.audit import simulate_across, usual
-from canal.gradients import cohorts as cohorts_module
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
@@ -81,12 +80,13 @@ def test_a_patient_who_counts_twice_at_one_site(faults, monkeypatch):
 
 @pytest.mark.slow
 def test_a_teacher_who_counts_twice(faults, monkeypatch):
-    real = sites_module.contribute
+    real = FeatureMechanism.contribute
 
-    def unfair(mechanism, teacher, batch, **more):
-        return real(mechanism, teacher, batch, **more) * (2 if teacher.cohort == "south" else 1)
+    def unfair(self, step, site, published):
+        times = 2 if site.cohort == "south" else 1
+        return {name: times * part for name, part in real(self, step, site, published).items()}
 
-    monkeypatch.setattr(sites_module, "contribute", unfair)
+    monkeypatch.setattr(FeatureMechanism, "contribute", unfair)
     assert "simulation, loud" in faults(features())
 
 
@@ -104,13 +104,13 @@ def test_an_answer_that_counts_twice_across_sites(faults, monkeypatch):
 
 @pytest.mark.slow
 def test_a_site_that_forgets_its_share(faults, monkeypatch):
-    real = cohorts_module.contribute
+    real = teaching.contribution
 
-    def forgetful(mechanism, site, gradients, number, own, *more):
+    def forgetful(mechanism, step, site, published, own):
         kept = None if site.cohort == "south" else own
-        return real(mechanism, site, gradients, number, kept, *more)
+        return real(mechanism, step, site, published, kept)
 
-    monkeypatch.setattr("canal.federation.teaching.contribute", forgetful)
+    monkeypatch.setattr(teaching, "contribution", forgetful)
     assert "simulation across sites" in faults(rounds(**SECURE), simulate_across)
 
 

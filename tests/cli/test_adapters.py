@@ -15,6 +15,7 @@ from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.learning import checkpoint
 from canal.privacy import Ledger
+from canal.release import publish
 from typed import call_here, here
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
@@ -239,16 +240,15 @@ def test_stopped_it_goes_on_and_pays_once(home, monkeypatch):
     call_here(home, "ledger", "budget", "stopped.sqlite", *budget, *unit)
     asked = ("--patients", "30", "--rounds", "3", "--relation", "replace", "--out", "stopped")
     words = (*FEW, *asked, "--ledger", "stopped.sqlite")
-    from canal.gradients import rounds
 
-    write, full = rounds.write_shard, [False, True]
+    write, full = publish.write_shard, [False, True]
 
     def write_once(*arguments):
         if full.pop(0):
             raise OSError(28, "No space left on device", "a disk")
         return write(*arguments)
 
-    monkeypatch.setattr(rounds, "write_shard", write_once)
+    monkeypatch.setattr(publish, "write_shard", write_once)
     said = call_here(home, *words, code=2)
     assert "No space left on device" in said
     assert "it goes on where it stopped" in said

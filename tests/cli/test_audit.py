@@ -23,9 +23,9 @@ def home(tmp_path_factory):
     """Two sites' teachers, one of them trained again without a patient, and two releases."""
     from canal.data.load import load
     from canal.data.synthetic import write
-    from canal.features.aggregator import create
     from canal.features.ensemble import load_ensemble
     from canal.features.queries import Queries
+    from canal.features.release import create
     from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train

@@ -3,7 +3,7 @@
 import pytest
 
 from canal.cli.progress import rounds
-from canal.gradients.rounds import Told
+from canal.gradients.release import Progress
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_rounds_tell_what_is_spent(capsys, monkeypatch, epsilon, watched, seen):
     )
     monkeypatch.setenv("COLUMNS", "120")
     with rounds("teaching", 3) as report:
-        report(Told(2, 3, epsilon))
+        report(Progress(2, 3, epsilon))
     said = capsys.readouterr().err
     assert ("epsilon 1.23 spent" in said) == seen
     assert ("teaching" in said) == watched

@@ -2,16 +2,17 @@
 
 from canal.data.load import load
 from canal.data.overlap import compare, digests
-from canal.features.aggregator import aggregate
-from canal.features.options import Options
-from canal.features.sites import LocalSites
+from canal.features.release import mechanism_of as features_of
+from canal.features.store import Release
 from canal.federation.aggregate import make_adapter_plan, read_queries
 from canal.gradients.adapter import Adapter
-from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
-from canal.gradients.rounds import aggregate as teach
+from canal.gradients.release import mechanism_of as rounds_of
 from canal.gradients.shared import count_parameters, share
+from canal.gradients.store import AdapterRelease
 from canal.learning import checkpoint
+from canal.release.mechanism import LocalFederation
+from canal.release.publish import publish
 
 
 def teach_alone(order, cohorts, folder):
@@ -22,17 +23,16 @@ def teach_alone(order, cohorts, folder):
     plan = make_adapter_plan(order, count_parameters(init, adapter), adapter, len(cohorts))
     shared = share(init, asked, adapter, plan.allocation, directions=plan.directions)
     sites = [Patients(site, load(images, size=32, channels=1)) for site, images in cohorts.items()]
-    local = LocalCohorts(sites, shared.network, shared.coordinates)
     elsewhere = compare(None, shared.start.asked, shared.start.trained_on)
-    return teach(folder, local, shared.start, plan, seed=order.seed, overlap=elsewhere)
+    federation = LocalFederation(sites)
+    mechanism = rounds_of(folder, shared, plan, federation.cohorts, seed=order.seed)
+    publish(folder, mechanism, federation, overlap=elsewhere)
+    return AdapterRelease.open(folder)
 
 
 def ask_alone(folder, ensemble, queries, plan, seed):
     """A release of features by the same teachers in one process, whose images nobody compared."""
-    options = Options()
-    return aggregate(
-        *(folder, LocalSites(ensemble, queries, options), queries, plan),
-        seed=seed,
-        overlap=compare(None, frozenset(digests(queries.arrays)), frozenset()),
-        options=options,
-    )
+    mechanism = features_of(plan, ensemble, queries, seed=seed)
+    elsewhere = compare(None, frozenset(digests(queries.arrays)), frozenset())
+    publish(folder, mechanism, LocalFederation(ensemble.teachers), overlap=elsewhere)
+    return Release.open(folder)

@@ -38,13 +38,13 @@ def consistent(change):
     """A liar who works out the mechanism that follows from the lie."""
 
     def lie(head, arrays):
-        from canal.features.mechanism import Mechanism
+        from canal.features.mechanism import TeacherSum
         from canal.features.statistics import Statistics
 
         change(head["statistics"])
         plan = lie.plan
         told = Statistics.from_json(head["statistics"])
-        made = Mechanism.of(plan.calibrate(told.weights(plan)), told)
+        made = TeacherSum.of(plan.calibrate(told.weights(plan)), told)
         head["mechanism"] = made.to_json()
 
     return lie

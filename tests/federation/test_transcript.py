@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from canal.attacks.feature_game import FEATURES, FeatureGame
+from canal.attacks.feature_game import FeatureGame
 from canal.attacks.hostile import feature_teacher, worlds
 from canal.attacks.outcome import Outcome
 from canal.errors import FederationError
-from canal.features.aggregator import aggregate
-from canal.features.mechanism import Mechanism
-from canal.features.options import Options
+from canal.features.mechanism import FEATURES, FeatureMechanism, TeacherSum
 from canal.features.plan import Plan
-from canal.features.rows import contribute, share
+from canal.features.release import Options, mechanism_of
 from canal.features.statistics import Statistics
 from canal.federation.masks import add_up
 from canal.federation.message import Message
@@ -29,7 +27,8 @@ from canal.federation.site import Site
 from canal.federation.transport import InMemory
 from canal.privacy import Ledger, Participants
 from canal.privacy.randomness import Secret
-from canal.release.noise import Noise
+from canal.release.mechanism import Published, contribution
+from canal.release.publish import publish
 
 PAIRS = 800
 UNCHECKED = dict.fromkeys(("cohorts", "queries", "initialisation"), "not checked: all are invented")
@@ -81,14 +80,8 @@ class Transcript:
         shared = world.ensemble.teachers[1].tap
         remote = RemoteSites(self, "a" * 32, "secure-sum", shared, world.queries, Options())
         with pytest.raises(FederationError, match="stopped"):
-            aggregate(
-                folder / "release",
-                remote,
-                world.queries,
-                plan,
-                overlap=UNCHECKED,
-                options=Options(),
-            )
+            mechanism = mechanism_of(plan, remote, world.queries)
+            publish(folder / "release", mechanism, remote, overlap=UNCHECKED)
 
     @property
     def sites(self):
@@ -113,23 +106,21 @@ class Transcript:
         everything = add_up({name: self.words(name) for name in self.sites}, self.sites)
         home = self.folder / TRAITOR / "sessions" / ("a" * 32)
         agreed = json.loads((home / "agreement.json").read_text())
-        statistics = Statistics.from_json(json.loads((home / "statistics.json").read_text()))
-        mechanism = Mechanism.of(self.plan.calibrate(statistics.weights(self.plan)), statistics)
+        told = json.loads((home / "statistics.json").read_text())
+        statistics = Statistics.from_json(told)
+        mechanism = TeacherSum.of(self.plan.calibrate(statistics.weights(self.plan)), statistics)
         from canal.federation.terms import Terms
 
         traitor = next(t for t in self.world.ensemble.teachers if t.cohort == TRAITOR)
-        claim = replace(self.world.ensemble, teachers=(traitor,)).claims[0]
-        own: Noise = Terms.from_json(agreed).agreement.noise_of_site(
-            Secret.load(home / "secret"), claim
-        )
-        own, queries = own.after(statistics), self.world.queries
-        told = np.concatenate(
-            [
-                share(mechanism, contribute(mechanism, traitor, batch), batch, queries, own)
-                for batch in queries.batches()
-            ]
-        )
-        return mechanism, everything.astype(np.int64) - told
+        spec = Terms.from_json(agreed).features
+        own = spec.noise_of_site(Secret.load(home / "secret"), traitor.claim)
+        whole, published = FeatureMechanism(spec, self.world.queries), Published(told)
+        sent = [
+            contribution(whole, step, traitor, published, own)[FEATURES]
+            for shard in whole.shards()
+            for step in shard
+        ]
+        return mechanism, everything.astype(np.int64) - np.concatenate(sent)
 
 
 @pytest.fixture

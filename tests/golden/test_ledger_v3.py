@@ -12,12 +12,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from canal.release.agreement import digest
 
 from canal.errors import BudgetExceededError, ForbiddenError, LedgerError, LedgerTamperedError
 from canal.privacy import Charge, Ledger
 from canal.privacy.ledger import balances, head_of
 from canal.privacy.randomness import Secret
-from canal.release.agreement import digest
 from canal.release.workspace import charge_key
 from golden.compare import differences, renamed
 from typed import here

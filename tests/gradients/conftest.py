@@ -1,6 +1,7 @@
 """What the tests of adapters share: synthetic patients, and a network that all sites know."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,13 +108,18 @@ def sites(patients_of):
 
 
 @pytest.fixture(scope="session")
-def make_cohorts(shared, sites):
-    """Both sites in this process, with the network of an allocation."""
-    from canal.gradients.cohorts import LocalCohorts
+def make_asked(shared, sites, make_plan, tmp_path_factory):
+    """The mechanism of an allocation, and both sites in this process, prepared for it."""
+    from canal.gradients.release import mechanism_of
+    from canal.release.mechanism import LocalFederation
 
-    def make(allocation="flat", **options):
+    def make(allocation="flat", plan=None, **options):
         there = shared("flat" if allocation == "none" else allocation)
-        return LocalCohorts(sites, there.network, there.coordinates, **options)
+        federation = LocalFederation(sites)
+        asked, out = make_plan(allocation, **(plan or {})), tmp_path_factory.mktemp("asked") / "out"
+        mechanism = mechanism_of(out, there, asked, federation.cohorts, seed=3, **options)
+        federation.prepare(mechanism, None)
+        return mechanism, federation
 
     return make
 
@@ -136,16 +142,17 @@ def make_public():
 
 
 @pytest.fixture(scope="session")
-def make_release(shared, make_plan, make_cohorts):
+def make_release(shared, make_plan, sites):
     """A release of both sites with an allocation; arguments of a plan, and of the release."""
-    from canal.gradients.rounds import train
+    from canal.gradients.release import train
 
-    def make(out, allocation="flat", *, plan=None, cohorts=None, start=None, **options):
-        there = shared("flat" if allocation == "none" else allocation)
+    both = sites
+
+    def make(out, allocation="flat", *, plan=None, sites=None, there=None, start=None, **options):
+        there = there or shared("flat" if allocation == "none" else allocation)
+        there = replace(there, start=start or there.start)
         asked = make_plan(allocation, **(plan or {}))
-        return train(
-            *(out, cohorts or make_cohorts(allocation), start or there.start, asked), **options
-        )
+        return train(out, sites or both, there, asked, **options)
 
     return make
 

@@ -16,10 +16,9 @@ import torch
 
 from canal.data.arrays import Arrays
 from canal.data.synthetic import generate
-from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan
-from canal.gradients.rounds import train
+from canal.gradients.release import train
 from canal.gradients.shared import share
 from gradients.place import FEW
 
@@ -46,8 +45,7 @@ def main(out, ledger, init, kill_at):
         fsync(handle)
 
     os.fsync = counted
-    cohorts = LocalCohorts(sites, shared.network, shared.coordinates)
-    train(Path(out), cohorts, shared.start, plan, ledger=Path(ledger))
+    train(Path(out), sites, shared, plan, ledger=Path(ledger))
     sys.stdout.write(str(next(calls) - 1))
 
 

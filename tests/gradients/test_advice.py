@@ -8,9 +8,9 @@ import pytest
 
 from canal.errors import InvalidValueError
 from canal.gradients.advice import Advice, voice
-from canal.gradients.mechanism import Mechanism
+from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import AdapterPlan
-from canal.gradients.rounds import train
+from canal.gradients.release import train
 from canal.gradients.update import UpdateSettings
 from gradients.place import FEW
 
@@ -52,7 +52,7 @@ def test_directions_follow_the_voice_up_to_all_parameters():
 
 def settled(make_plan, shared, advice, update=None, **choices):
     public = shared().start.public
-    mechanism = Mechanism.of(make_plan(**choices).calibrate(), public)
+    mechanism = PatientSum.of(make_plan(**choices).calibrate(), public)
     return advice.settle(update or UpdateSettings(), mechanism), mechanism
 
 

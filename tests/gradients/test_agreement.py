@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canal.gradients.agreement import AdapterAgreement
+from canal.gradients.mechanism import GradientSpec, stream_of_round
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.update import UpdateSettings
 from canal.privacy import Secret, rounded_gaussian
 
-AGREED = AdapterAgreement(
+AGREED = GradientSpec(
     plan=AdapterPlan(epsilon=8.0, patients=100, parameters=50, sites=2),
     cohorts=("north", "south"),
     initialisation="0" * 64,
@@ -30,9 +30,9 @@ CHANGES = {
 }
 
 
-def drawn(agreement, claim=("north", "patients"), number=0, published=b"", **options):
-    noise = agreement.noise_of_site(Secret.seeded(1), list(claim), **options)
-    return rounded_gaussian(1000.0, (50,), noise.of_round(number, published))
+def drawn(spec, claim=("north", "patients"), number=0, published=b""):
+    noise = spec.noise_of_site(Secret.seeded(1), list(claim))
+    return rounded_gaussian(1000.0, (50,), stream_of_round(noise, number, published))
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -57,8 +57,9 @@ def test_noise_belongs_to_a_site_a_round_and_what_came_before():
 
 
 def test_arms_of_an_experiment_share_their_draws():
-    other = replace(AGREED, plan=replace(AGREED.plan, epsilon=1.0))
-    pairs = [drawn(each, published=each.digest, paired=True) for each in (AGREED, other)]
+    arm = replace(AGREED, noise="seed 3, paired")
+    other = replace(arm, plan=replace(AGREED.plan, epsilon=1.0))
+    pairs = [drawn(each, published=each.digest) for each in (arm, other)]
     np.testing.assert_array_equal(*pairs)
 
 

@@ -14,6 +14,7 @@ import pytest
 from canal.attacks.kinds import audit, auditor_of
 from canal.attacks.paid import chosen, measure
 from canal.errors import InvalidValueError, ReleaseError
+from canal.gradients import mechanism as mechanism_module
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import CHUNK, Patients
@@ -21,7 +22,6 @@ from canal.gradients.shared import share
 from canal.gradients.store import AdapterRelease
 from canal.learning.teacher import load_initialisation
 from canal.privacy import Secret
-from canal.release.noise import Noise
 from gradients.place import FEW
 
 QUICK = {"draws": 2000, "seeds": 20}
@@ -92,9 +92,9 @@ def test_every_kind_of_plan(places, make_release, allocation, plan):
         assert "there is no secret to find" in str(found.words())
 
 
-def test_directions_of_a_basis(places, make_release, make_cohorts, init, recipient):
+def test_directions_of_a_basis(places, make_release, init, recipient):
     there = share(init, recipient, FEW, "flat", directions=5, chunk=4)
-    made = make_release(places().out, start=there.start, plan={"directions": 5}, **RESEARCH)
+    made = make_release(places().out, there=there, plan={"directions": 5}, **RESEARCH)
     found = audit(made, secrets=secrets, **QUICK)
     assert found.holds
     assert found.outcomes[0].gaussian_mu > 0.85 * found.outcomes[0].claimed_mu
@@ -102,9 +102,9 @@ def test_directions_of_a_basis(places, make_release, make_cohorts, init, recipie
 
 def test_noise_used_again_in_the_folder_itself(places, make_release, monkeypatch):
     """No code is played for that, it is the folder that shows it."""
-    real = Noise.of_round
+    real = mechanism_module.stream_of_round
     with monkeypatch.context() as patched:
-        patched.setattr(Noise, "of_round", lambda self, number, published: real(self, 0, b""))
+        patched.setattr(mechanism_module, "stream_of_round", lambda noise, *_: real(noise, 0, b""))
         made = make_release(places().out, **RESEARCH)
     found = audit(made, secrets=secrets, **QUICK)
     assert {"noise of different rounds", "verify: repeats"} <= {

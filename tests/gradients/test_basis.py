@@ -7,12 +7,11 @@ import torch
 from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients import gradients
 from canal.gradients.adapter import Adapter
-from canal.gradients.basis import Basis, Factors, digest
-from canal.gradients.cohorts import LocalCohorts
+from canal.gradients.basis import BASIS, Basis, Factors, digest, read_basis, write_basis
 from canal.gradients.gradients import Gradients
 from canal.gradients.moments import Moments
 from canal.gradients.shared import share
-from canal.gradients.store import BASIS, AdapterRelease, read_basis, write_basis
+from canal.gradients.store import AdapterRelease
 from canal.learning.networks import UNetArchitecture
 from canal.release.verification import verify
 from gradients.pictures import pictures
@@ -197,8 +196,8 @@ def taught(places, make_release, sites, there):
     return make_release(
         places().out,
         plan={"directions": 5},
-        cohorts=LocalCohorts(sites, there.network, there.coordinates),
-        start=there.start,
+        sites=sites,
+        there=there,
         seed=2,
     )
 

@@ -9,7 +9,7 @@ from canal.errors import BudgetExceededError, LedgerError
 from canal.gradients.plan import AdapterPlan
 from canal.privacy import Ledger
 from canal.release.charges import charges, covers
-from canal.release.publication import paid
+from canal.release.publish import paid
 
 PLAN = AdapterPlan(epsilon=8.0, patients=100, parameters=50, sites=2, count=0.1)
 COHORTS = ("north", "south")

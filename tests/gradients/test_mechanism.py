@@ -13,10 +13,10 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from canal.errors import InvalidValueError
-from canal.gradients.mechanism import COUNT, COUNT_STEP, Mechanism
+from canal.gradients.mechanism import COUNT, COUNT_STEP, PatientSum
 from canal.gradients.plan import AdapterPlan
 from canal.privacy import Secret, Stream
-from canal.release.noise import Noise
+from canal.release.mechanism import Noise
 
 ALPHA = 1e-6
 CHANNELS, SIZE, ROUNDS = 4, 500, 20
@@ -41,7 +41,7 @@ def make(make_public):
         )
         bounds, weights = np.arange(1.0, blocks + 1), 10.0 ** np.arange(blocks)
         public = make_public(bounds, weights, channels=CHANNELS, size=SIZE, length=2.0)
-        return Mechanism.of(plan.calibrate(public.weights), public)
+        return PatientSum.of(plan.calibrate(public.weights), public)
 
     return mechanism
 
@@ -153,12 +153,13 @@ def test_shares_of_all_sites_add_up_to_the_noise(colluding, make):
 def counted(mechanism, patients, number):
     """How many, in parts of one, with one noise for all or a share of every site."""
     if mechanism.calibrated.plan.trust == "trusted":
-        parts = sum(mechanism.count(each, None) for each in patients)
+        parts = sum(mechanism.count(each) for each in patients)
         once = Noise(Secret.seeded(number)).of_statistic(COUNT)
         return int(mechanism.noisy_count.perturb(parts, once))
+    own = [Noise(Secret.seeded(number).at(str(site))) for site in range(len(patients))]
     return sum(
-        mechanism.count(each, Noise(Secret.seeded(number).at(str(site))))
-        for site, each in enumerate(patients)
+        int(mechanism.noisy_count.share(mechanism.count(each), noise.of_statistic(COUNT)))
+        for each, noise in zip(patients, own, strict=True)
     )
 
 
@@ -237,9 +238,9 @@ def test_unanimous_patients_move_by_one(make):
 def test_numbers_and_bounds_that_do_not_fit(make, make_public):
     calibrated = make("channels").calibrated
     with pytest.raises(InvalidValueError, match="each of the 4 blocks"):
-        Mechanism.numbers(calibrated, np.ones(3))
+        PatientSum.numbers(calibrated, np.ones(3))
     with pytest.raises(InvalidValueError, match="2000 numbers in 4 blocks"):
-        Mechanism.of(calibrated, make_public())
+        PatientSum.of(calibrated, make_public())
 
 
 def test_a_share_that_is_too_narrow_is_refused(make):

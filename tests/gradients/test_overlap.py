@@ -3,9 +3,8 @@
 import pytest
 
 from canal.errors import DataError
-from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
-from canal.gradients.rounds import train
+from canal.gradients.release import train
 from canal.privacy.gaussian import epsilon_from_rho
 
 
@@ -14,10 +13,9 @@ def test_overlap_is_refused_before_anybody_pays(places, shared, sites, make_plan
     place, there = places(), shared()
     arrays = sites[0].arrays if who == "another site's patients" else recipient
     copied = Patients("ultrasound", arrays.rows(arrays.ids[:2]), chunk=4)
-    cohorts = LocalCohorts([sites[0], copied], there.network, there.coordinates)
     said = "2 images of cohort 'dermoscopy' are in" if arrays is not recipient else "of the queries"
     with pytest.raises(DataError, match=said) as caught:
-        train(place.out, cohorts, there.start, make_plan(), ledger=place.ledger)
+        train(place.out, [sites[0], copied], there, make_plan(), ledger=place.ledger)
     trained = "the shared initialisation was trained on 2 images of cohort 'ultrasound'"
     assert (trained in str(caught.value)) == (arrays is recipient)
     assert not place.charges()

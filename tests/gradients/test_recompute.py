@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from canal.gradients.adapter import HEAD, Adapter
-from canal.gradients.basis import Factors, digest
+from canal.gradients.basis import Factors, digest, read_basis, write_basis
 from canal.gradients.recompute import SUBSPACE
 from canal.gradients.shared import share
-from canal.gradients.store import write_basis
 from canal.release.recompute import PublicInputs
 from canal.release.verification import verify
 from gradients.charged import Charged
@@ -27,18 +26,17 @@ def public(init, recipient):
 
 
 @pytest.fixture(scope="module")
-def in_a_subspace(init, recipient, make_cohorts, make_plan, tmp_path_factory):
+def in_a_subspace(init, recipient, sites, make_plan, tmp_path_factory):
     """Makes a release in a public subspace; `asked` are the images that it is measured on."""
-    from canal.gradients.cohorts import LocalCohorts
-    from canal.gradients.rounds import train
+    from canal.gradients.release import train
 
     def make(out, asked):
         some = Adapter((HEAD, "upcat_1.*"))  # vectors and matrices
         shared = share(init, asked, some, "flat", directions=40, chunk=4)
         plan = make_plan(adapter=some, parameters=len(shared.coordinates))
-        cohorts = LocalCohorts(make_cohorts().sites, shared.network, shared.coordinates)
         # Nobody compares images of whom the makers do not say that they were asked.
-        return train(out, cohorts, replace(shared.start, asked=None), plan, seed=1)
+        shared = replace(shared, start=replace(shared.start, asked=None))
+        return train(out, sites, shared, plan, seed=1)
 
     return make
 
@@ -86,7 +84,8 @@ def test_a_subspace_to_the_last_bit(made, public):
 
 def test_eigenvectors_that_another_machine_turned_round(made, public):
     """As good a subspace, and no digest of it is the same."""
-    from canal.gradients.store import AdapterRelease, read_basis
+    from canal.gradients.basis import read_basis
+    from canal.gradients.store import AdapterRelease
 
     basis = read_basis(made.folder)
     turned = replace(basis, factors=tuple(Factors(-f.left, -f.right) for f in basis.factors))
@@ -122,7 +121,6 @@ def test_a_subspace_of_the_patients(in_a_subspace, tmp_path, public, patients_of
 
 @pytest.mark.parametrize("name", ["kept", "scale", "left", "right"])
 def test_any_part_of_a_subspace_that_is_another(name, made, public):
-    from canal.gradients.store import read_basis
 
     basis = read_basis(made.folder)
     at = max(range(len(basis.factors)), key=lambda n: min(basis.factors[n].left.shape))

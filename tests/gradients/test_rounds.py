@@ -8,12 +8,13 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import BudgetExceededError, LedgerError, ReleaseError
-from canal.gradients.cohorts import LocalCohorts
 from canal.gradients.patients import Patients
-from canal.gradients.rounds import aggregate
+from canal.gradients.release import mechanism_of
 from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
 from canal.privacy import Ledger
+from canal.release.mechanism import LocalFederation
+from canal.release.publish import publish
 from canal.release.verification import account, verify
 from gradients.place import COHORTS, PAIRS, Killed, assert_charged_once
 
@@ -86,7 +87,8 @@ def test_nothing_private_is_published_or_left(places, make_release, sites):
     claim = (place.private / "claim.json").read_bytes()
     assert all(each.hex().encode() in claim for each in digests)  # so this search finds them
     assert sorted(path.name for path in place.private.iterdir()) == [
-        *("claim.json", "finished", "lock", "mechanism.json", "public", "record.json"),
+        *("claim.json", "finished", "lock", "mechanism.json", "plan.json", "public"),
+        "record.json",
     ]
     for path in [*place.out.iterdir(), *place.private.rglob("*.*")]:
         assert secret not in path.read_bytes()
@@ -99,11 +101,9 @@ def test_nothing_private_is_published_or_left(places, make_release, sites):
     assert patients != sum(len(site) for site in sites), "counted with noise"
 
 
-def test_other_arguments_are_refused_where_a_release_was_begun(
-    places, make_release, make_cohorts, shared, sites
-):
+def test_other_arguments_are_refused_where_a_release_was_begun(places, make_release, shared, sites):
     place = places()
-    start, network = shared().start, shared().network
+    start = shared().start
 
     def stop(told):
         raise Killed
@@ -119,8 +119,8 @@ def test_other_arguments_are_refused_where_a_release_was_begun(
         ({"seed": 3}, "noise"),
         ({"start": replace(start, update=UpdateSettings(step=0.1))}, "update"),
         ({"start": replace(start, initialisation="0" * 64)}, "initialisation"),
-        ({"cohorts": LocalCohorts(others, network, shared().coordinates)}, "patients"),
-        ({"cohorts": LocalCohorts(sites[::-1], network, shared().coordinates)}, "cohorts, patien"),
+        ({"sites": others}, "patients"),
+        ({"sites": sites[::-1]}, "cohorts, patien"),
     ):
         rows = place.ledger.rows()
         with pytest.raises(ReleaseError, match=f"an unfinished release with another {what}"):
@@ -132,12 +132,12 @@ def test_other_arguments_are_refused_where_a_release_was_begun(
         make_release(place.out, ledger=place.ledger, plan={"epsilon": 4.0})
 
 
-def test_what_a_ledger_refused_may_be_asked_for_otherwise(places, make_release, make_cohorts):
+def test_what_a_ledger_refused_may_be_asked_for_otherwise(places, make_release):
     """No patient is asked for a release that cannot be paid, and nothing is charged."""
     place = places()
-    cohorts = make_cohorts(progress=lambda count: pytest.fail("a patient was asked"))
+    asked = {"progress": lambda count: pytest.fail("a patient was asked")}
     with pytest.raises(BudgetExceededError) as caught:
-        make_release(place.out, ledger=place.ledger, cohorts=cohorts, plan={"epsilon": 8.1})
+        make_release(place.out, ledger=place.ledger, plan={"epsilon": 8.1}, **asked)
     assert caught.value.unit == "membership"
     assert not place.charges()
     assert not place.out.exists()
@@ -158,31 +158,34 @@ def test_a_second_release_is_paid_for_too(places, make_release):
     assert not np.array_equal(one.sums(0), other.sums(0))
 
 
-def test_a_private_release_needs_a_ledger_that_is_there(places, make_release, make_cohorts):
+def test_a_private_release_needs_a_ledger_that_is_there(places, make_release):
     place = places()
-    cohorts = make_cohorts(progress=lambda count: pytest.fail("a patient was asked"))
+    asked = {"progress": lambda count: pytest.fail("a patient was asked")}
     with pytest.raises(ReleaseError, match="charged to a ledger"):
-        make_release(place.out, cohorts=cohorts)
+        make_release(place.out, **asked)
     with pytest.raises(LedgerError):
-        make_release(place.out, cohorts=cohorts, ledger=place.out.with_name("none.sqlite"))
+        make_release(place.out, ledger=place.out.with_name("none.sqlite"), **asked)
     empty = Ledger(place.out.with_name("empty.sqlite"))
     with pytest.raises(LedgerError, match="have no membership budget"):
-        make_release(place.out, cohorts=cohorts, ledger=empty)
+        make_release(place.out, ledger=empty, **asked)
     assert not place.out.exists()
 
 
-def test_sites_under_other_names_are_the_same_patients(places, make_release, make_cohorts):
-    place, cohorts = places(), make_cohorts()
+def test_sites_under_other_names_are_the_same_patients(places, make_release, sites):
+    place, renamed = places(), []
     make_release(place.out, ledger=place.ledger)
     charged = place.charges()
     place.ledger.set_budget(("x", "y"), "membership", epsilon=8.0, delta=1e-5)
-    for site, name in zip(cohorts.sites, ("x", "y"), strict=True):
-        site = copy.copy(site)
-        site.cohort = name
-        cohorts.sites = (*cohorts.sites[1:], site)
-    cohorts.progress = lambda count: pytest.fail("a patient was asked")
+    for site, name in zip(sites, ("x", "y"), strict=True):
+        renamed.append(copy.copy(site))
+        renamed[-1].cohort = name
     with pytest.raises(LedgerError, match=r"(\d) of the \1 patients of cohort 'x' are bound to"):
-        make_release(place.out.with_name("again"), cohorts=cohorts, ledger=place.ledger)
+        make_release(
+            place.out.with_name("again"),
+            sites=renamed,
+            ledger=place.ledger,
+            progress=lambda count: pytest.fail("a patient was asked"),
+        )
     assert place.charges() == charged
 
 
@@ -222,6 +225,8 @@ def test_a_plan_for_other_sites_is_refused(places, make_release):
     assert not place.charges()
 
 
-def test_sites_of_this_process_are_charged_to_some_ledger(places, make_cohorts, shared, make_plan):
+def test_sites_of_this_process_are_charged_to_some_ledger(places, sites, shared, make_plan):
+    out, federation = places().out, LocalFederation(sites)
+    mechanism = mechanism_of(out, shared(), make_plan(), federation.cohorts)
     with pytest.raises(ReleaseError, match="no ledger of their own"):
-        aggregate(places().out, make_cohorts(), shared().start, make_plan(), overlap={})
+        publish(out, mechanism, federation, overlap={})

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from canal.gradients.cohorts import LocalCohorts
-from canal.gradients.mechanism import COUNT_STEP
+from canal.gradients.mechanism import COUNT_STEP, PatientSum
+from canal.release.mechanism import LocalFederation
 from canal.release.verification import verify
 from gradients.place import Killed, Place, assert_charged_once
 from release.place import SECRET, keys_in
@@ -93,7 +93,7 @@ def test_killed_anywhere_the_same_arguments_finish_it(
 
 
 @pytest.mark.parametrize("images", [1, 9, 15])
-def test_killed_while_patients_are_asked(images, places, make_release, make_cohorts, reference):
+def test_killed_while_patients_are_asked(images, places, make_release, reference):
     """In the middle of a round; and once more after the first one of the next run."""
     place, seen = places(), itertools.count(1)
 
@@ -106,7 +106,7 @@ def test_killed_while_patients_are_asked(images, places, make_release, make_coho
 
     arguments = {"plan": COUNTED, "ledger": place.ledger}
     with pytest.raises(Killed):
-        make_release(place.out, cohorts=make_cohorts(progress=progress), **arguments)
+        make_release(place.out, progress=progress, **arguments)
     assert_nothing_is_half_done(place, reference[0])
     with pytest.raises(Killed):
         make_release(place.out, report=report, **arguments)
@@ -116,7 +116,7 @@ def test_killed_while_patients_are_asked(images, places, make_release, make_coho
     assert_charged_once(place)
 
 
-def test_rounds_that_were_done_are_not_asked_for_again(places, make_release, make_cohorts):
+def test_rounds_that_were_done_are_not_asked_for_again(places, make_release):
     place, asked = places(), []
 
     def stop(told):
@@ -129,7 +129,7 @@ def test_rounds_that_were_done_are_not_asked_for_again(places, make_release, mak
     make_release(
         place.out,
         ledger=place.ledger,
-        cohorts=make_cohorts(progress=asked.append),
+        progress=asked.append,
         report=told.append,
     )
     assert sum(asked) == 12, "one round of twelve images"
@@ -144,7 +144,7 @@ def test_nothing_is_published_while_a_site_is_away(places, make_release, monkeyp
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalCohorts, "finish", away)
+        patched.setattr(LocalFederation, "finish", away)
         with pytest.raises(Killed):
             make_release(place.out, ledger=place.ledger)
     assert not place.out.exists()
@@ -192,9 +192,7 @@ def test_a_count_that_was_drawn_stays(places, make_release, monkeypatch):
     with pytest.raises(Killed):
         make_release(place.out, ledger=place.ledger, plan={"count": 0.05}, report=stop)
     drawn = json.loads((place.private / "statistics.json").read_bytes())["patients"]
-    monkeypatch.setattr(
-        LocalCohorts, "count", lambda *_: pytest.fail("patients were counted again")
-    )
+    monkeypatch.setattr(PatientSum, "count", lambda *_: pytest.fail("patients were counted again"))
     release = make_release(place.out, ledger=place.ledger, plan={"count": 0.05})
     assert release.patients == max(1.0, drawn * COUNT_STEP)
 

@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 
 from canal.errors import ReleaseError
-from canal.gradients.cohorts import LocalCohorts
-from canal.gradients.mechanism import COUNT_STEP, Mechanism
+from canal.gradients.mechanism import COUNT, COUNT_STEP, PatientSum, stream_of_round
 from canal.gradients.patients import Patients
-from canal.gradients.rounds import aggregate
 from canal.gradients.update import Trajectory
 from canal.privacy import Secret, rounded_gaussian
-from canal.release.agreement import digest
-from canal.release.noise import Noise
+from canal.release.mechanism import LocalFederation, Noise, digest
 from canal.release.verification import verify
 
 
@@ -28,7 +25,7 @@ def test_without_noise_it_must_be_said(places, make_release, sites, shared, grad
     assert [check.what for check in verify(place.out) if check.passed is False] == []
     assert release.patients == sum(len(site) for site in sites)
     public = release.public(shared().coordinates.groups)
-    mechanism = Mechanism.of(release.plan.calibrate(public.weights), public)
+    mechanism = PatientSum.of(release.plan.calibrate(public.weights), public)
     shared().coordinates.write(shared().start.values)
     lattice = mechanism.calibrated.lattice
     plain = sum(site.total(gradients, mechanism.clip, lattice, 0).numpy() for site in sites)
@@ -47,13 +44,14 @@ def test_a_patient_more_or_less_moves_a_release_by_that_patients_part(
     made = [
         make_release(
             places().out,
-            cohorts=LocalCohorts(some, shared().network, coordinates, paired=True),
+            sites=some,
+            paired=True,
             seed=3,
         )
         for some in ((first, second), (first, fewer))
     ]
     public = shared().start.public
-    mechanism = Mechanism.of(made[0].plan.calibrate(public.weights), public)
+    mechanism = PatientSum.of(made[0].plan.calibrate(public.weights), public)
     coordinates.write(shared().start.values)
     lattice = mechanism.calibrated.lattice
     part = alone.total(gradients, mechanism.clip, lattice, 0).numpy()
@@ -63,10 +61,10 @@ def test_a_patient_more_or_less_moves_a_release_by_that_patients_part(
     assert sum(n * n for n in difference.tolist()) <= round(1 / lattice.step) ** 2
 
 
-def test_arms_of_an_experiment_share_their_draws(places, make_release, make_cohorts, shared):
+def test_arms_of_an_experiment_share_their_draws(places, make_release, shared):
     """Twice the noise is the same noise, twice as loud; never for anybody's protection."""
     made = [
-        make_release(places().out, cohorts=make_cohorts(paired=True), seed=3, plan=plan)
+        make_release(places().out, paired=True, seed=3, plan=plan)
         for plan in ({"relation": "add-remove"}, {"relation": "replace"})
     ]
     public = shared().start.public
@@ -78,35 +76,37 @@ def test_arms_of_an_experiment_share_their_draws(places, make_release, make_coho
     assert np.linalg.norm((two - 2 * one) * step) <= 12.1
     assert np.linalg.norm(one * step) > 30
     with pytest.raises(ReleaseError, match="never drawn twice"):
-        make_release(places().out, cohorts=make_cohorts(paired=True), ledger=places().ledger)
+        make_release(places().out, paired=True, ledger=places().ledger)
 
 
-def test_shares_of_all_sites_are_rehearsed(places, make_release, make_cohorts, shared, sites):
+def test_shares_of_all_sites_are_simulated(
+    places, make_release, shared, sites, gradients, monkeypatch
+):
     """What is published is the sum of what every site would send; count and rounds."""
     place = places()
     choices = {"trust": "secure-sum", "colluding": 1, "count": 0.05}
     with pytest.raises(ReleaseError, match="nothing to hide"):
         make_release(place.out, plan=choices, ledger=place.ledger)
-    agreed = []
+    agreed, prepare = [], LocalFederation.prepare
 
-    class Noted(LocalCohorts):
-        def consider(self, agreement, mechanism, secret, key):
-            agreed.append(agreement)
-            super().consider(agreement, mechanism, secret, key)
+    def noted(self, mechanism, secret, key):
+        agreed.append(mechanism.spec)
+        prepare(self, mechanism, secret, key)
 
+    monkeypatch.setattr(LocalFederation, "prepare", noted)
     start, coordinates = shared().start, shared().coordinates
-    cohorts = Noted(sites, shared().network, coordinates)
-    release = make_release(place.out, plan=choices, seed=3, cohorts=cohorts)
+    release = make_release(place.out, plan=choices, seed=3)
     assert [check.what for check in verify(place.out) if check.passed is False] == []
     public = start.public
-    mechanism = Mechanism.of(release.plan.calibrate(public.weights), public)
+    mechanism = PatientSum.of(release.plan.calibrate(public.weights), public)
     (agreement,) = agreed
     noises = [
         agreement.noise_of_site(Secret.seeded(3).at(site.cohort), [site.cohort, site.digest])
         for site in sites
     ]
     parts = sum(
-        mechanism.count(len(site), noise) for site, noise in zip(sites, noises, strict=True)
+        mechanism.noisy_count.share(mechanism.count(len(site)), noise.of_statistic(COUNT))
+        for site, noise in zip(sites, noises, strict=True)
     )
     assert release.patients == max(1.0, parts * COUNT_STEP)
     coordinates.write(start.values)
@@ -114,42 +114,34 @@ def test_shares_of_all_sites_are_rehearsed(places, make_release, make_cohorts, s
     want = np.zeros(len(coordinates), dtype=np.int64)
     std = mechanism.sigma / lattice.step  # K - t = 1: every share is as wide as the whole
     for site, noise in zip(sites, noises, strict=True):
-        stream = noise.of_round(0, hashlib.sha256().digest())
+        stream = stream_of_round(noise, 0, hashlib.sha256().digest())
         share = rounded_gaussian(np.nextafter(std, np.inf), (len(coordinates),), stream)
-        want += share + site.total(cohorts.gradients(None), mechanism.clip, lattice, 0).numpy()
+        want += share + site.total(gradients, mechanism.clip, lattice, 0).numpy()
     np.testing.assert_array_equal(release.sums(0), want)
 
 
 def test_the_noise_of_a_round_is_bound_to_everything_before_it(
-    places, make_release, make_cohorts, shared, sites, gradients
+    places, make_release, shared, sites, gradients
 ):
     """By hand: the key is of the secret, the claim, the round and the digests of earlier sums."""
     place = places()
     release = make_release(place.out, seed=3)
     claim = json.loads((place.private / "claim.json").read_bytes())
     secret, public = Secret.seeded(3), shared().start.public
-    mechanism = Mechanism.of(release.plan.calibrate(public.weights), public)
+    mechanism = PatientSum.of(release.plan.calibrate(public.weights), public)
     published = hashlib.sha256()
     walk = Trajectory(shared().start.values, release.settings, 3)
     for number in range(len(release)):
-        total = make_cohorts().total(mechanism, number, walk.here.float(), None, published.digest())
-        stream = Noise(secret, (digest(claim),)).of_round(number, published.digest())
+        shared().coordinates.write(walk.here.float())
+        lattice = mechanism.calibrated.lattice
+        parts = (site.total(gradients, mechanism.clip, lattice, number) for site in sites)
+        total = sum(part.numpy() for part in parts)
+        stream = stream_of_round(Noise(secret, (digest(claim),)), number, published.digest())
         np.testing.assert_array_equal(
             release.sums(number), mechanism.noisy_sum.perturb(total, stream)
         )
         published.update(hashlib.sha256(release.sums(number).tobytes()).digest())
         walk.move(mechanism.direction(release.sums(number), release.patients))
-
-
-def test_noise_that_protects_somebody_is_never_paired(places, make_cohorts, shared, make_plan):
-    place = places()
-    with pytest.raises(ReleaseError, match="never drawn twice"):
-        aggregate(
-            *(place.out, make_cohorts(), shared().start, make_plan()),
-            ledger=place.ledger,
-            paired=True,
-            overlap={},
-        )
 
 
 def test_a_number_of_patients_that_was_counted_has_noise(make_release, tmp_path):

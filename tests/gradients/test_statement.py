@@ -8,8 +8,9 @@ import pytest
 
 from canal.errors import ReleaseError
 from canal.gradients.plan import AdapterPlan
-from canal.gradients.statement import facts_of, noise_source, state
+from canal.gradients.statement import facts_of, state
 from canal.privacy.randomness import SAMPLER
+from canal.release.conditions import noise_source
 
 PLAN = AdapterPlan(epsilon=2.0, patients=100, parameters=1000, sites=2)
 COHORTS = ("north", "south")

@@ -9,30 +9,30 @@ import torch
 
 from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients.adapter import Adapter
-from canal.gradients.cohorts import LocalCohorts
+from canal.gradients.mechanism import GradientMechanism
 from canal.gradients.plan import AdapterPlan
-from canal.gradients.rounds import train
+from canal.gradients.release import train
 from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
 from canal.learning import checkpoint
 from canal.release.manifest import MANIFEST, Manifest
 
 
-class Watched(LocalCohorts):
-    """Notes where every round was asked at."""
-
-    def total(self, mechanism, number, values, latest, published):
-        self.__dict__.setdefault("asked", []).append(values.clone())
-        return super().total(mechanism, number, values, latest, published)
-
-
 @pytest.fixture(scope="module")
-def watched(shared, sites, make_release, tmp_path_factory):
+def watched(sites, make_release, tmp_path_factory):
     """A release behind an ellipsoid, and where its rounds were."""
-    there = shared("ellipsoid")
-    cohorts = Watched(sites, there.network, there.coordinates)
-    out = tmp_path_factory.mktemp("store") / "release"
-    return make_release(out, "ellipsoid", seed=3, cohorts=cohorts), cohorts.asked
+    out, asked = tmp_path_factory.mktemp("store") / "release", []
+    real = GradientMechanism.contribute
+
+    def noted(self, step, site, published):
+        found = real(self, step, site, published)
+        if site is sites[0]:
+            asked.append(self.coordinates.read())
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(GradientMechanism, "contribute", noted)
+        return make_release(out, "ellipsoid", seed=3), asked
 
 
 @pytest.fixture
@@ -89,8 +89,7 @@ def test_products_are_taught_and_folded_in(shared, sites, fresh, tmp_path):
     adapter = Adapter(parts=("head",), rank=2, beside=("upcat_1.convs.*",))
     there = shared(adapter=adapter)
     plan = AdapterPlan(8.0, 12, len(there.coordinates), sites=2, rounds=2, adapter=adapter)
-    cohorts = LocalCohorts(sites, there.network, there.coordinates)
-    release = train(tmp_path / "release", cohorts, there.start, plan, seed=3)
+    release = train(tmp_path / "release", sites, there, plan, seed=3)
     names = [name for name, _ in fresh.named_parameters()]
     twin = copy.deepcopy(fresh)
     coordinates = adapter.install(twin)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from canal.errors import ReleaseError
-from canal.gradients.mechanism import Mechanism
+from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.statement import facts_of, state
 from canal.gradients.store import AdapterRelease
@@ -28,7 +28,7 @@ def derived_anew(content):
     facts = facts_of(calibrated, content["noise"], content["participants"]["cohorts"])
     bounds = np.array(content["statistics"]["bounds"])
     return content | {
-        "mechanism": Mechanism.numbers(calibrated, bounds),
+        "mechanism": PatientSum.numbers(calibrated, bounds),
         "statement": state(calibrated, facts),
     }
 

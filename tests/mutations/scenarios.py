@@ -77,9 +77,9 @@ def features(
 ) -> list[Look]:
     """A private release of features, charged to a ledger; then everything that checks one."""
     from canal.data.arrays import Arrays
-    from canal.features.aggregator import create
     from canal.features.ensemble import load_ensemble
     from canal.features.queries import Queries
+    from canal.features.release import create
     from canal.privacy import Ledger
 
     made = networks(folder / "networks", SIZE)
@@ -105,11 +105,11 @@ def rounds(
     folder: Path, sites: int = 2, directions: int = 0, parts: tuple[str, ...] = (), **choices
 ) -> list[Look]:
     """A private release of gradients over several rounds, and everything that checks one."""
+
     from canal.gradients.adapter import HEAD, NORMS, Adapter
-    from canal.gradients.cohorts import LocalCohorts
     from canal.gradients.patients import Patients
     from canal.gradients.plan import AdapterPlan
-    from canal.gradients.rounds import train
+    from canal.gradients.release import train
     from canal.gradients.shared import share
     from canal.privacy import Ledger
 
@@ -125,8 +125,7 @@ def rounds(
     for unit in ("membership", "patient"):
         ledger.set_budget(SITES[:sites], unit, epsilon=1e4, delta=DELTA)
     people = [Patients(site.digest, site, chunk=4) for site in cohorts]
-    local = LocalCohorts(people, shared.network, shared.coordinates)
-    release = train(folder / "release", local, shared.start, plan, ledger=ledger)
+    release = train(folder / "release", people, shared, plan, ledger=ledger)
     return [
         ("verify", lambda: verified(folder / "release", ledger, made.init, asked)),
         ("audit", lambda: audited(release)),

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan
 from canal.features.statistics import Statistics
 from canal.features.store import Release
@@ -134,7 +134,7 @@ def derived_anew(content):
     """Everything that follows from the plan and the statistics."""
     plan = Plan.from_json(content["plan"])
     statistics = Statistics.from_json(content["statistics"])
-    mechanism = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+    mechanism = TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics)
     facts = Facts(
         private=content["private"],
         noise=content["noise"]["source"],

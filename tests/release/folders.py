@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan
 from canal.features.statistics import Statistic, Statistics
 from canal.features.store import FEATURES, Release
@@ -59,7 +59,7 @@ def write_folder(
     plan = Plan.preset(preset, **(fitting | (choices or {})))
     rng = np.random.default_rng(seed)
     statistics = _statistics(plan, rng, statistics_noise)
-    mechanism = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+    mechanism = TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics)
     shape = (queries, len(mechanism.channels), plan.positions)
     clear = _clear(shape, rng) * signal * mechanism.teachers
     clear = Lattice(mechanism.lattice.step).truncate(clear)

@@ -36,12 +36,13 @@ import torch
 from canal.data.arrays import Arrays
 from canal.errors import CanalError
 from canal.features import (
-    aggregator,  # loads all of canal.release
+    mechanism,
     verification,  # noqa: F401  # loads all of canal.release
 )
 from canal.features.ensemble import load_ensemble
 from canal.features.plan import Plan
 from canal.features.queries import Queries
+from canal.features.release import create
 from canal.privacy.ledger import Ledger
 
 OURS = {
@@ -58,12 +59,12 @@ PHASES = {
     "_Run.pay": "pay",
     "Workspace.claim": "claim",
     "_Run._statistics": "statistics",
-    "_Run._shards": "shards",
+    "_Run._shard": "shards",
     "_Run._manifest": "manifest",
     "Workspace.seal": "seal",
     "Ledger.commit": "commit",
     "Workspace.destroy": "destroy",
-    "LocalSites.finish": "tell",
+    "LocalFederation.finish": "tell",
     "Workspace.publish": "publish",
     "Workspace.finish": "finish",
 }
@@ -149,7 +150,7 @@ class Server:
                 tuple(content["ids"].tolist()), content["images"], content["masks"], ""
             )
         self.ensemble = load_ensemble(list(map(Path, teachers)), Path(init))
-        aggregator.ROWS = SHARD_ROWS
+        mechanism.ROWS = SHARD_ROWS
         # What torch prepares on first use, the children then find done.
         for batch in Queries.of(self.arrays).batches():
             for teacher in self.ensemble.teachers:
@@ -202,7 +203,7 @@ class Server:
             images = arrays.images.copy()
             images[arrays.ids.index(task["repaint"])] ^= 255
             arrays = replace(arrays, images=images)
-        aggregator.create(
+        create(
             Path(task["out"]),
             self.ensemble,
             Queries.of(arrays),

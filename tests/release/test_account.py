@@ -8,7 +8,7 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import InvalidValueError
-from canal.features.aggregator import create
+from canal.features.release import create
 from canal.features.store import Release
 from canal.privacy import UNITS, Ledger
 from canal.privacy.ledger import receipt

@@ -14,12 +14,11 @@ from scipy import stats
 from budgets import just_enough
 from canal.data.arrays import Arrays
 from canal.errors import ReleaseError
-from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher
-from canal.features.mechanism import Mechanism
-from canal.features.options import Options
+from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan
 from canal.features.queries import Queries
+from canal.features.release import Options, create
 from canal.features.statistics import Statistics
 from canal.learning.networks import Tap, weights_digest
 from canal.privacy import Ledger, Participants
@@ -77,7 +76,7 @@ def noiseless(release, ensemble, queries):
     """Integer sums over all teachers by the published mechanism, `[N, M, *grid]`."""
     statistics = Statistics.from_json(release.manifest.statistics)
     weights = statistics.weights(release.plan)
-    mechanism = Mechanism.of(release.plan.calibrate(weights), statistics)
+    mechanism = TeacherSum.of(release.plan.calibrate(weights), statistics)
     sums = [
         sum(
             mechanism.contribution(t.tap.features(batch.images)).integers for t in ensemble.teachers

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan
 from canal.features.statistics import Statistic, Statistics
 from canal.privacy import UNITS, Participants
@@ -71,7 +71,7 @@ def build(
         )
     )
     calibrated = plan.calibrate(statistics.weights(plan))
-    mechanism = Mechanism.of(calibrated, statistics)
+    mechanism = TeacherSum.of(calibrated, statistics)
     private = not seeded and plan.allocation != "none"
     noise = {"source": "a secret of the system", "sampler": "rounded-gaussian/1"}
     facts = Facts(private, noise["source"], noise["sampler"], mechanism.lattice.step, cohorts)
@@ -221,7 +221,7 @@ def test_every_sentence_of_the_statement_is_there(case):
 
 
 def test_sections_come_by_importance():
-    order = ["protected", "guarantee", "budget", "Noise", "Trust", "Mechanism", "Not protected"]
+    order = ["protected", "guarantee", "budget", "Noise", "Trust", "TeacherSum", "Not protected"]
     order += ["Assumptions", "Overlap", "About", "folder", "Ledger", "Check", "Signature"]
     headings = page("paper").headings
     assert len(headings) == len(order)

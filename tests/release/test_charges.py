@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from budgets import enough_for_patients, just_enough
 from canal.data import overlap
 from canal.errors import BudgetExceededError, ForbiddenError, LedgerError
-from canal.features.aggregator import create
-from canal.features.options import Options
 from canal.features.plan import Plan
+from canal.features.release import Options, create
 from canal.privacy import UNITS, Charge, Ledger, Participants
 from canal.release.charges import charges, covers, payers
 from canal.release.digits import number, upwards

@@ -8,10 +8,9 @@ import torch
 
 from canal.data import overlap
 from canal.errors import CheckpointError, ReleaseError
-from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher, load_ensemble
-from canal.features.options import Options
 from canal.features.queries import Queries
+from canal.features.release import Options, create
 from canal.learning import checkpoint
 from canal.learning.networks import Tap, UNetArchitecture, weights_digest
 from canal.privacy import Participants

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from canal.errors import InvalidValueError, LatticeOverflowError
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan
 from canal.features.statistics import Statistic, Statistics
 from canal.privacy import Lattice, Participants, Secret, Stream
@@ -37,7 +37,7 @@ def make(teachers=3, grid=(2, 2), caps=None, importance=None, **choices):
     given_caps = tuple(np.linspace(0.5, 3.0, CHANNELS) if caps is None else caps)
     scores = tuple(np.geomspace(1, 100, CHANNELS) if importance is None else importance)
     statistics = Statistics(Statistic("public", given_caps), Statistic("public", scores))
-    return Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+    return TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics)
 
 
 def stream(name):

@@ -8,8 +8,8 @@ import pytest
 from canal.data import overlap
 from canal.data.arrays import Arrays
 from canal.errors import DataError, ReleaseError
-from canal.features.aggregator import create
 from canal.features.queries import Queries
+from canal.features.release import create
 from canal.privacy import Ledger
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.release.card import render

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from canal.errors import ReleaseError
-from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.per_iteration import PerIterationRelease
+from canal.features.release import create
 from canal.features.statistics import Statistics
 from canal.privacy import UNITS, GaussianEvent, Guarantee, Participants, Secret, penalty
 
@@ -30,7 +30,7 @@ def baseline(tmp_path, ensemble, queries, make_plan):
         once = create(tmp_path / preset, ensemble, queries, make_plan(preset, **choices), seed=seed)
         statistics = Statistics.from_json(once.manifest.statistics)
         plan = make_plan(preset, releases=Q, **choices)
-        mechanism = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
+        mechanism = TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics)
         return once, PerIterationRelease(mechanism, ensemble, queries, Secret.seeded(seed))
 
     return make

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from canal.data.arrays import Arrays
 from canal.errors import DataError, InvalidValueError, ReleaseError
-from canal.features.aggregator import create
 from canal.features.queries import BATCH, Queries
+from canal.features.release import create
 from canal.privacy import Ledger
 from canal.privacy.units import UNITS
 from canal.release.shard import ROWS

@@ -13,9 +13,8 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import CheckpointError
-from canal.features.aggregator import create
-from canal.features.mechanism import Mechanism
-from canal.features.sites import LocalSites
+from canal.features.mechanism import FeatureMechanism, TeacherSum
+from canal.features.release import create
 from canal.features.statistics import Statistics, sum_up
 from canal.learning.networks import BOTTLENECK, Tap
 from canal.privacy import Ledger
@@ -66,7 +65,7 @@ def restated(victim, release, **values):
         content["statistics"][name]["values"] = [float(value) for value in numbers]
     statistics = Statistics.from_json(content["statistics"])
     calibrated = release.plan.calibrate(statistics.weights(release.plan))
-    mechanism = Mechanism.of(calibrated, statistics)
+    mechanism = TeacherSum.of(calibrated, statistics)
     cohorts = tuple(content["participants"]["cohorts"])
     facts = Facts(True, *content["noise"].values(), mechanism.lattice.step, cohorts)
     said = json.loads(json.dumps(state(calibrated, facts)))
@@ -114,7 +113,10 @@ def test_a_teacher_behind_the_code_that_publishes(
 ):
     """The release is made as always, and its statistics come from the network of a hospital."""
     teacher = ensemble.teachers[0].tap
-    monkeypatch.setattr(LocalSites, "shared", property(lambda self: teacher))
+    real = FeatureMechanism.settle
+    monkeypatch.setattr(
+        FeatureMechanism, "settle", lambda self, sums: real(replace(self, shared=teacher), sums)
+    )
     create(tmp_path / "r", ensemble, queries, make_plan(), seed=1)
     assert failed(tmp_path / "r") == []
     assert failed(tmp_path / "r", public) == ["caps", "importance", "allocation"]

@@ -8,9 +8,8 @@ import pytest
 
 from canal import version
 from canal.errors import InvalidValueError, ReleaseError
-from canal.features import aggregator
-from canal.features.aggregator import create
-from canal.features.options import Options
+from canal.features import mechanism as mechanism_module
+from canal.features.release import Options, create
 from canal.release import record
 from canal.release.card import render
 from canal.release.manifest import CARD, FORMAT, MANIFEST
@@ -27,7 +26,7 @@ class Stop(Exception):  # noqa: N818
 @pytest.fixture
 def make(tmp_path, ensemble, queries, make_plan, monkeypatch):
     """A seeded release of three shards; it can be stopped behind its first."""
-    monkeypatch.setattr(aggregator, "ROWS", 16)
+    monkeypatch.setattr(mechanism_module, "ROWS", 16)
     plan = make_plan()
 
     def made(name, *, stop=False, about=None):

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from canal.errors import CanalError, LedgerError
-from canal.features import aggregator
+from canal.features import mechanism as mechanism_module
+from canal.features.release import create
 from canal.features.store import Release
 from canal.privacy import Ledger
 from canal.privacy.ledger import head_of
@@ -58,7 +59,7 @@ def published(tmp_path_factory, ensemble, queries, make_plan):
     folder = tmp_path_factory.mktemp("published")
     rng = random.Random(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aggregator, "ROWS", 16)
+        patch.setattr(mechanism_module, "ROWS", 16)
         # The same bytes in every run, so that the same mutations hit the same places.
         patch.setattr("secrets.token_bytes", rng.randbytes)
         patch.setattr("canal.privacy.binding.urandom", rng.randbytes)
@@ -66,7 +67,7 @@ def published(tmp_path_factory, ensemble, queries, make_plan):
         ledger.set_budget(ensemble.cohorts, "patient", epsilon=20.0, delta=1e-5)
         for name, epsilon in (("other", 2.0), ("release", 8.0)):
             plan = make_plan(epsilon=epsilon)
-            aggregator.create(folder / name, ensemble, queries, plan, ledger=ledger)
+            create(folder / name, ensemble, queries, plan, ledger=ledger)
     return folder / "release", ledger
 
 
@@ -170,7 +171,7 @@ def test_every_kind_of_change_is_noticed(victim, in_time):
 
 def test_a_research_run_is_not_passed_off_as_private(ensemble, queries, make_plan, tmp_path):
     """Every promise made, every digest computed anew, charges invented: the shards still warn."""
-    made = aggregator.create(tmp_path / "release", ensemble, queries, make_plan(), seed=1)
+    made = create(tmp_path / "release", ensemble, queries, make_plan(), seed=1)
     assert made.statement["stamp"]
     content = json.loads((made.path / MANIFEST).read_bytes())
     content = {name: content[name] for name in content if name not in ("format", "digest")}

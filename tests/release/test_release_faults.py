@@ -17,7 +17,7 @@ import pytest
 
 from canal.data.synthetic import write as write_synthetic
 from canal.errors import ReleaseError
-from canal.features.aggregator import create
+from canal.features.release import create
 from canal.learning import checkpoint
 from canal.learning.networks import BOTTLENECK
 from canal.privacy import Ledger

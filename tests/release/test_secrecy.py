@@ -7,11 +7,10 @@ from contextlib import nullcontext
 import pytest
 
 from canal.errors import FederationError, ReleaseError
-from canal.features.aggregator import create
-from canal.features.options import Options
-from canal.features.sites import LocalSites
+from canal.features.release import Options, create
 from canal.features.store import Release
 from canal.privacy import Secret
+from canal.release.mechanism import LocalFederation
 from canal.release.store import open_release
 from canal.release.verification import verify
 from release.place import UNITS, holds
@@ -44,7 +43,7 @@ def test_nothing_is_published_beside_a_key_of_its_noise(
         raise FederationError("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalSites, "finish", away)
+        patched.setattr(LocalFederation, "finish", away)
         with pytest.raises(FederationError):
             create(tmp_path / "release", ensemble, queries, make_plan(), ledger=ledger)
     assert not (tmp_path / "release").exists()

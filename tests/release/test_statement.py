@@ -14,7 +14,7 @@ import pytest
 from scipy import optimize, stats
 
 from budgets import just_enough
-from canal.features.aggregator import create
+from canal.features.release import create
 from canal.privacy import UNITS, Ledger, Participants
 
 K, N, C, M, GRID = 3, 40, 128, 12, 4

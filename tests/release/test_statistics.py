@@ -14,12 +14,14 @@ from scipy import stats
 
 from canal.data.arrays import Arrays
 from canal.errors import ReleaseError
+from canal.features.ensemble import Teacher
+from canal.features.mechanism import FeatureMechanism, FeatureSpec
 from canal.features.plan import Plan
 from canal.features.queries import Queries
-from canal.features.statistics import Statistic, Statistics, compute, sum_up
+from canal.features.statistics import Statistic, Statistics
 from canal.learning.networks import BOTTLENECK, task_loss
 from canal.privacy import Guarantee, Participants, Secret
-from canal.release.noise import Noise
+from canal.release.mechanism import LocalFederation, Noise, Published, perturbed
 
 # False-alarm rate of each statistical test below.
 ALPHA = 1e-7
@@ -58,15 +60,27 @@ def make_plan(channels, queries, teachers=3, preset="paper", **choices):
 
 
 def run(plan, tables, shared=None, seed=0, check=lambda cohort, query: None):
-    named = [(f"site {number}", table) for number, table in enumerate(tables)]
-    calibrated, queries = plan.calibrate(), painted(plan.participants.queries)
-    return compute(
-        calibrated,
-        queries,
-        lambda names: sum_up(calibrated, names, queries, named, check=check),
-        shared,
-        Noise(Secret.seeded(seed)),
+    """Both statistics as a release publishes them."""
+    teachers = [
+        Teacher(f"site {number}", table, str(number)) for number, table in enumerate(tables)
+    ]
+    return publish_statistics(
+        plan, painted(plan.participants.queries), teachers, shared, seed, check
     )
+
+
+def publish_statistics(plan, queries, teachers=(), shared=None, seed=0, check=lambda *_: None):
+    cohorts = tuple(teacher.cohort for teacher in teachers)
+    asked = tuple(zip(queries.ids, queries.contents, strict=True))
+    spec = FeatureSpec(plan, cohorts, "initialisation", "layer", asked, f"seed {seed}")
+    mechanism = FeatureMechanism(spec, queries, shared, on_broken=check)
+    noise, found = Noise(Secret.seeded(seed)), {}
+    for step in mechanism.preliminaries():
+        federation = LocalFederation(teachers)
+        federation.prepare(mechanism, None)
+        (sums,) = federation.sums([step], Published())
+        found |= perturbed(mechanism, step, sums, Published(), noise)
+    return Statistics.from_json(mechanism.settle(found))
 
 
 def clipped(vectors, bound):
@@ -97,7 +111,7 @@ def test_public_ones_are_the_means_of_the_initialisation(ensemble, queries, arra
     norms, energies = by_hand(ensemble.shared.network.eval(), arrays.images, arrays.masks)
     for bound in (1e3, 8.0):  # in the second case most vectors are clipped
         plan = make_plan(caps_bound=bound)
-        made = compute(plan.calibrate(), queries, pytest.fail, ensemble.shared, None)
+        made = publish_statistics(plan, queries, shared=ensemble.shared)
         assert (made.caps.source, made.caps.sigma) == ("public", 0.0)
         want = clipped(norms, bound).mean(axis=0)
         np.testing.assert_allclose(made.caps.values, want, atol=bound * STEP * 1.01)
@@ -258,7 +272,7 @@ def test_a_query_without_a_label_adds_nothing_to_the_importance(ensemble, querie
 
     def made(unlabelled):
         asked = Queries.of(dataclasses.replace(arrays, unlabelled=frozenset(unlabelled)))
-        return compute(plan.calibrate(), asked, pytest.fail, ensemble.shared, None)
+        return publish_statistics(plan, asked, shared=ensemble.shared)
 
     everyone, some = made(()), made(arrays.ids[10:])
     assert some.caps == everyone.caps

@@ -8,9 +8,9 @@ import torch
 
 from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError, ReleaseError
-from canal.features.aggregator import create
 from canal.features.ensemble import Ensemble, Teacher
 from canal.features.queries import Queries
+from canal.features.release import create
 from canal.features.store import Release
 from canal.learning.networks import BOTTLENECK, Tap, UNetArchitecture, weights_digest
 from canal.privacy import Participants

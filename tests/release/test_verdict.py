@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from budgets import just_enough
-from canal.features.aggregator import create
+from canal.features.release import create
 from canal.privacy import Ledger
 from canal.release.card import render
 from canal.release.digits import short, upwards

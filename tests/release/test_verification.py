@@ -8,10 +8,10 @@ import pytest
 
 from budgets import just_enough
 from canal.errors import ReleaseError
-from canal.features.aggregator import create
 from canal.features.calibration import calibrate
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan
+from canal.features.release import create
 from canal.features.statistics import Statistics
 from canal.privacy import Lattice
 from canal.release.card import render
@@ -52,7 +52,7 @@ def told_otherwise(manifest: Manifest, **choices) -> Manifest:
     plan = Plan.from_json(manifest.plan | choices)
     statistics = Statistics.from_json(manifest.statistics)
     calibrated = calibrate(plan, statistics.weights(plan))
-    mechanism = Mechanism.of(calibrated, statistics)
+    mechanism = TeacherSum.of(calibrated, statistics)
     cohorts = tuple(manifest.participants["cohorts"])
     facts = Facts(True, *manifest.noise.values(), mechanism.lattice.step, cohorts)
     said = json.loads(json.dumps(state(calibrated, facts)))

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from canal.errors import LedgerError, ReleaseError, SecretLostError
-from canal.features import aggregator
-from canal.features.aggregator import create
+from canal.features import mechanism as mechanism_module
 from canal.features.ensemble import Ensemble
-from canal.features.options import Options
+from canal.features.release import Options, create
 from canal.learning.networks import Tap
 from canal.privacy import Ledger
+from canal.release import publish as publish_module
 from canal.release.verification import verify
 from canal.release.workspace import Workspace
 
@@ -24,7 +24,7 @@ class Stop(Exception):  # noqa: N818
 @pytest.fixture
 def stopped(tmp_path, ensemble, queries, make_plan, ledger, monkeypatch):
     """A release that was stopped behind its first shard of three."""
-    monkeypatch.setattr(aggregator, "ROWS", 16)
+    monkeypatch.setattr(mechanism_module, "ROWS", 16)
     out, done = tmp_path / "release", []
 
     def stop(count):
@@ -112,14 +112,14 @@ def test_two_copies_of_a_private_folder_publish_one_content(
     other, arguments = copied(links), (ensemble, queries, make_plan())
     if links:  # both keys are one; the second reaches its commit before the first destroys it
         with monkeypatch.context() as patch:
-            patch.setattr(aggregator, "SOFTWARE", "canal of tomorrow")
+            patch.setattr(publish_module, "SOFTWARE", "canal of tomorrow")
             patch.setattr(Ledger, "commit", stop)
             with pytest.raises(Stop):
                 create(other, *arguments, ledger=ledger)
     create(stopped, *arguments, ledger=ledger)
     rows = ledger.rows()
     with monkeypatch.context() as patch:
-        patch.setattr(aggregator, "SOFTWARE", "canal of tomorrow")
+        patch.setattr(publish_module, "SOFTWARE", "canal of tomorrow")
         with pytest.raises(ReleaseError, match="released before with other content, from a copy"):
             create(other, *arguments, ledger=ledger)
     assert ledger.rows() == rows
@@ -138,7 +138,7 @@ def test_a_copy_that_was_refused_and_killed_is_cleared_by_the_next_run(
     other, arguments = copied(False), (ensemble, queries, make_plan())
     create(stopped, *arguments, ledger=ledger)
     with monkeypatch.context() as patch:
-        patch.setattr(aggregator, "SOFTWARE", "canal of tomorrow")
+        patch.setattr(publish_module, "SOFTWARE", "canal of tomorrow")
         patch.setattr(Workspace, "destroy", stop)
         with pytest.raises(Stop):
             create(other, *arguments, ledger=ledger)

@@ -59,19 +59,18 @@ def attack(release, **other):
 
 def teach(out, init, recipient, private, ledger):
     """A release of adapters: the last layer, taught in two rounds."""
+
     from canal.gradients.adapter import Adapter
-    from canal.gradients.cohorts import LocalCohorts
     from canal.gradients.patients import Patients
     from canal.gradients.plan import AdapterPlan
-    from canal.gradients.rounds import train
+    from canal.gradients.release import train
     from canal.gradients.shared import share
 
     head = Adapter(("head",))
     shared = share(init, recipient, head, "flat", views=0)
     sites = [Patients(*each, views=0) for each in zip(SITES, private, strict=True)]
     plan = AdapterPlan(*(8.0, 8, len(shared.coordinates)), sites=len(sites), rounds=2, adapter=head)
-    cohorts = LocalCohorts(sites, shared.network, shared.coordinates)
-    return train(out, cohorts, shared.start, plan, ledger=ledger)
+    return train(out, sites, shared, plan, ledger=ledger)
 
 
 @pytest.fixture(scope="session")

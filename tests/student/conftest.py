@@ -81,16 +81,15 @@ def make_release(tmp_path_factory, init, arrays):
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory, init, arrays):
     """A release of adapters by one site, two rounds without noise: they are there to be read."""
+
     from canal.gradients.adapter import Adapter
-    from canal.gradients.cohorts import LocalCohorts
     from canal.gradients.patients import Patients
     from canal.gradients.plan import AdapterPlan
-    from canal.gradients.rounds import train
+    from canal.gradients.release import train
     from canal.gradients.shared import share
 
     shared = share(init, arrays, Adapter(("head",)), "none", views=0)
     site = Patients("site", replace(arrays, images=255 - arrays.images), views=0)
-    cohorts = LocalCohorts([site], shared.network, shared.coordinates)
     plan = AdapterPlan(
         *(8.0, len(site), len(shared.coordinates)),
         rounds=2,
@@ -98,4 +97,4 @@ def adapters(tmp_path_factory, init, arrays):
         adapter=Adapter(("head",)),
     )
     out = tmp_path_factory.mktemp("adapters") / "release"
-    return train(out, cohorts, shared.start, plan, not_private=True)
+    return train(out, [site], shared, plan, not_private=True)

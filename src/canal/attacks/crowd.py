@@ -16,20 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.gradients.cohorts import count_over, sum_over
+from canal.gradients.mechanism import COUNT, GradientMechanism, GradientSpec
 from canal.gradients.patients import Patients
+from canal.gradients.plan import TENSOR
+from canal.gradients.update import UpdateSettings
+from canal.release.mechanism import LocalFederation, Published, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from canal.gradients.clip import Clip
     from canal.gradients.gradients import Gradients
-    from canal.gradients.mechanism import Mechanism
+    from canal.gradients.mechanism import PatientSum
     from canal.privacy.units import Unit
 
 _HUGE = 1e30
@@ -61,6 +64,22 @@ class Crowd(Patients):
         yield self._rows if number % 2 == 0 else -self._rows
 
 
+class _Audited(GradientMechanism):
+    """The mechanism of an audited release; nobody looks at a network here."""
+
+    @classmethod
+    def of(cls, patient_sum: PatientSum) -> _Audited:
+        """Of what turns gradients into what is published."""
+        plan, nothing = patient_sum.calibrated.plan, cast("Any", None)
+        cohorts = tuple(f"site {number}" for number in range(plan.sites))
+        spec = GradientSpec(plan, cohorts, "", {}, UpdateSettings(), 0, "seed 0")
+        return cls(spec, patient_sum, nothing, nothing, nothing)
+
+    def at(self, published: Published) -> Gradients:  # noqa: ARG002
+        """No gradients: the patients have made theirs up."""
+        return cast("Gradients", None)
+
+
 @dataclass(frozen=True)
 class Pair:
     """A canary in two rounds, and in two worlds.
@@ -74,7 +93,7 @@ class Pair:
     counts: tuple[int, int]
 
     @classmethod
-    def of(cls, mechanism: Mechanism, unit: Unit, canary: Tensor, *, last: bool = False) -> Pair:
+    def of(cls, mechanism: PatientSum, unit: Unit, canary: Tensor, *, last: bool = False) -> Pair:
         """Both worlds of a canary, summed as a release sums them, as far as they get before noise.
 
         Args:
@@ -84,13 +103,15 @@ class Pair:
             last: whether it is the last patient of the last site, or the first of the first.
         """
         worlds = crowds(unit, canary, min(_MOST_SITES, mechanism.calibrated.plan.sites), last=last)
-        sums = [
-            # Nobody looks at a network here.
-            sum_over(mechanism, world, cast("Gradients", None), number, {}, b"")
-            for number in (0, 1)
-            for world in worlds
-        ]
-        before, after = (count_over(mechanism, world, {}) for world in worlds)
+        audited = _Audited.of(mechanism)
+        found = []
+        for world in worlds:
+            federation = LocalFederation(world)
+            federation.prepare(audited, None)
+            steps = [*(step for shard in audited.shards()[:2] for step in shard), Step(COUNT)]
+            found.append(list(federation.sums(steps, Published())))
+        sums = [world[number][TENSOR][0] for number in (0, -2) for world in found]
+        before, after = (int(world[-1][COUNT][0]) for world in found)
         return cls(np.array(sums).reshape(2, 2, -1), (before, after))
 
     @property

@@ -15,7 +15,7 @@ from canal.attacks.game import Progress
 from canal.attacks.hostile import AUDITED
 from canal.attacks.outcome import Outcome
 from canal.attacks.traces import Check, different_noise, on_lattice, own_noise, unrelated
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.statistics import Statistics
 from canal.features.store import Release
 from canal.privacy.units import Unit
@@ -48,7 +48,7 @@ class FeatureAuditor(Auditor):
         """One a unit; a statement that does not follow from the plan is refused here."""
         calibrated = check_statement(self.release.manifest)
         statistics = Statistics.from_json(self.release.manifest.statistics)
-        mechanism = Mechanism.of(calibrated, statistics)
+        mechanism = TeacherSum.of(calibrated, statistics)
         chosen = [unit for unit in AUDITED if unit in (self.units or AUDITED)]
         return [
             FeatureGame.within(mechanism, unit, self.draws_made, self.values_allowed)

@@ -1,6 +1,6 @@
 r"""The game of features: a teacher that changes, or the query images of one person.
 
-Both worlds are summed by the object that sums a release, `canal.features.sites.LocalSites`:
+Both worlds are summed by the object that sums a release, `canal.release.mechanism.LocalFederation`:
 features are clipped, put on the lattice and added up over teachers, caps and importance over
 teachers and queries. Noise is added by `NoisySum.perturb` (of shares, what is left when t of them
 are known). The sampler gives every coordinate of a channel the same noise.
@@ -35,18 +35,22 @@ from canal.attacks.game import (
     parts_of,
     stored,
 )
-from canal.attacks.hostile import Audited, feature_teacher, statistic_teacher, worlds
+from canal.attacks.hostile import (
+    Audited,
+    World,
+    feature_teacher,
+    statistic_teacher,
+    worlds,
+)
 from canal.attacks.moved import Moved, off_lattice
-from canal.features.rows import make_rows
 from canal.features.statistics import Sum
 from canal.privacy.randomness import Stream
 
 if TYPE_CHECKING:
-    from canal.features.mechanism import Mechanism
+    from canal.features.mechanism import TeacherSum
     from canal.features.plan import Plan
-    from canal.features.queries import Queries
     from canal.privacy.randomness import Secret
-    from canal.release.noise import Noise
+    from canal.release.mechanism import Noise
 
 # Of so many teachers each is tried as the one that changes; of more, as many, evenly spaced.
 _MOST_TRIED = 10
@@ -64,7 +68,7 @@ class FeatureGame(Game):
         queries: on how many of the queries that the unit takes part in they are drawn.
     """
 
-    mechanism: Mechanism
+    mechanism: TeacherSum
     unit: Audited
     queries: int
 
@@ -72,7 +76,7 @@ class FeatureGame(Game):
     times: ClassVar[str] = "queries"
 
     @classmethod
-    def within(cls, mechanism: Mechanism, unit: Audited, draws: int, values: float) -> FeatureGame:
+    def within(cls, mechanism: TeacherSum, unit: Audited, draws: int, values: float) -> FeatureGame:
         """On as many queries as this many noise values pay for, at least one, at most all."""
         plan = mechanism.calibrated.plan
         places = feature_teacher(plan).places
@@ -135,7 +139,9 @@ class FeatureGame(Game):
         found = []
         for who in _candidates(self.plan, self.unit):
             pair = worlds(self.unit, teacher, self.plan, kinds, who=who)
-            before, after = (np.stack(list(world.totals(self.mechanism))) for world in pair)
+            before, after = (
+                np.stack(list(world.totals(self.plan, self.mechanism))) for world in pair
+            )
             reach = float(np.square((after - before) / self._std).sum())
             found.append((reach, who, (before, after)))
         _, who, totals = max(found, key=lambda each: each[0])
@@ -150,8 +156,7 @@ class FeatureGame(Game):
     def moved_statistics(self) -> tuple[Moved, ...]:
         """Sums of the statistics that have noise, where the worlds differ."""
         plan = self.plan
-        names = [name for name, source in plan.sources.items() if source == "private"]
-        if not names:
+        if "private" not in plan.sources.values():
             return ()
         teacher = statistic_teacher(plan)
         kinds = [False] * plan.participants.queries
@@ -160,13 +165,22 @@ class FeatureGame(Game):
         before: list[Sum] = []
         for who in _candidates(plan, self.unit):
             first, second = worlds(self.unit, teacher, plan, kinds, who=who)
-            before = before or first.sites.sums(calibrated, names)
-            after = second.sites.sums(calibrated, names)
+            before = before or self._summed(first)
+            after = self._summed(second)
             for one, other in zip(before, after, strict=True):
                 moved = Moved.of(one, other, float(calibrated.sigma(one.name)[0]))
                 if one.name not in found or moved.reach > found[one.name].reach:
                     found[one.name] = moved
         return tuple(found.values())
+
+    def _summed(self, world: World) -> list[Sum]:
+        """The statistics of one world that have noise, before it is added."""
+        found = []
+        for name, total in world.statistics(self.plan).items():
+            summed = Sum(self.mechanism.calibrated, "caps" if name == "caps" else "importance")
+            summed.total = total
+            found.append(summed)
+        return found
 
     def reaches(self) -> Iterator[Reach]:
         """How far apart the worlds are: channel by channel, and every statistic."""
@@ -204,12 +218,12 @@ class FeatureGame(Game):
 
     def rows(self, noise: Noise) -> Iterator[NDArray[Any]]:
         """Eight rows of a few channels, as the aggregator makes them."""
-        few, summed, queries = self._few
-        return make_rows(few, summed, queries, noise)
+        few, world = self._few
+        return world.rows(self.plan, few, noise)
 
     @cached_property
-    def _few(self) -> tuple[Mechanism, list[NDArray[np.int64]], Queries]:
-        """A mechanism of a few channels, and sums over teachers of eight queries."""
+    def _few(self) -> tuple[TeacherSum, World]:
+        """A sum of a few channels, and eight queries."""
         mechanism = self.mechanism
         few = replace(
             mechanism,
@@ -218,9 +232,8 @@ class FeatureGame(Game):
             sigma=mechanism.sigma[:4],
             shift=mechanism.shift[:4],
         )
-        teacher = feature_teacher(self.plan)
-        world, _ = worlds("patient", teacher, self.plan, [False] * _ROWS)
-        return few, list(world.totals(few)), world.queries
+        world, _ = worlds("patient", feature_teacher(self.plan), self.plan, [False] * _ROWS)
+        return few, world
 
     def play(
         self,

@@ -13,8 +13,7 @@ import numpy as np
 from canal.attacks.feature_game import FeatureGame
 from canal.attacks.game import Floats, Progress, Scores, stored
 from canal.attacks.hostile import feature_teacher, worlds
-from canal.features.rows import make_rows
-from canal.release.noise import Noise
+from canal.release.mechanism import Noise
 
 if TYPE_CHECKING:
     from canal.privacy.randomness import Secret
@@ -47,9 +46,8 @@ def play_rows(
     pair = worlds("patient", teacher, game.plan, kinds, who=who)
     for world, secret in zip(pair, secrets, strict=True):
         made = []
-        summed = world.totals(game.mechanism)
         noise = Noise(secret, (b"audit", b"rows"))
-        for row in make_rows(game.mechanism, summed, world.queries, noise):
+        for row in world.rows(game.plan, game.mechanism, noise):
             made.append(row)
             progress(1)
         rows = stored(np.stack(made), folder).astype(np.float64)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from canal.gradients.plan import AdapterPlan
     from canal.privacy.randomness import Secret
     from canal.privacy.units import Unit
-    from canal.release.noise import Noise
+    from canal.release.mechanism import Noise
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -17,24 +17,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 from canal.features.ensemble import Ensemble, Teacher
-from canal.features.options import Options
+from canal.features.mechanism import FEATURES, FeatureMechanism, FeatureSpec
 from canal.features.queries import Queries
-from canal.features.sites import LocalSites
 from canal.learning.networks import Tap
+from canal.release.mechanism import (
+    Integers,
+    LocalFederation,
+    Published,
+    Step,
+    Sums,
+    perturbed,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from canal.features.mechanism import Mechanism
+    from canal.features.mechanism import TeacherSum
     from canal.features.plan import Plan
+    from canal.release.mechanism import Noise
 
 # `paper` has no neighbours of its own: its accounting is held against what a patient pays.
 Audited = Literal["patient", "image"]
@@ -89,14 +96,43 @@ class World:
     ensemble: Ensemble
     queries: Queries
 
-    @cached_property
-    def sites(self) -> LocalSites:
-        """Whoever makes a release asks these for sums, and so does an audit."""
-        return LocalSites(self.ensemble, self.queries, Options())
+    def totals(self, plan: Plan, teacher_sum: TeacherSum) -> Iterator[Integers]:
+        """Sums over teachers of all queries, `[M, places]` each; without noise."""
+        for _, _, sums in self._sums(plan, teacher_sum):
+            yield from sums[FEATURES]
 
-    def totals(self, mechanism: Mechanism) -> Iterator[Any]:
-        """Sums over teachers of all queries, `[M, places]` each."""
-        return self.sites.totals(mechanism, 0, len(self.queries.ids))
+    def rows(self, plan: Plan, teacher_sum: TeacherSum, noise: Noise) -> Iterator[Integers]:
+        """The same as they are published, with the noise of an aggregator."""
+        for mechanism, step, sums in self._sums(plan, teacher_sum):
+            yield from perturbed(mechanism, step, sums, Published(), noise)[FEATURES]
+
+    def statistics(self, plan: Plan) -> dict[str, Integers]:
+        """Sums of the statistics that are read from the teachers, `[C]` each; without noise."""
+        mechanism = self._mechanism(plan, None)
+        found = self._federation(mechanism).sums(mechanism.preliminaries(), Published())
+        return {name: rows[0] for sums in found for name, rows in sums.items()}
+
+    def _sums(
+        self, plan: Plan, teacher_sum: TeacherSum
+    ) -> Iterator[tuple[FeatureMechanism, Step, Sums]]:
+        mechanism = self._mechanism(plan, teacher_sum)
+        steps = [step for shard in mechanism.shards() for step in shard]
+        sums = self._federation(mechanism).sums(steps, Published())
+        return ((mechanism, *each) for each in zip(steps, sums, strict=True))
+
+    def _federation(self, mechanism: FeatureMechanism) -> LocalFederation:
+        """Whoever makes a release asks this for sums, and so does an audit."""
+        federation = LocalFederation(self.ensemble.teachers)
+        federation.prepare(mechanism, None)
+        return federation
+
+    def _mechanism(self, plan: Plan, teacher_sum: TeacherSum | None) -> FeatureMechanism:
+        ensemble, queries = self.ensemble, self.queries
+        spec = FeatureSpec(
+            *(plan, ensemble.cohorts, ensemble.initialisation, ensemble.layer),
+            *(tuple(zip(queries.ids, queries.contents, strict=True)), "seed 0"),
+        )
+        return FeatureMechanism(spec, queries, fixed=teacher_sum)
 
 
 def feature_teacher(plan: Plan) -> Hostile:

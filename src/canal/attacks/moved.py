@@ -65,8 +65,9 @@ class Moved:
     def draw(self, world: int, count: int, stream: Stream) -> Floats:
         """Published values, `[count, channels that differ]`; JSON keeps every double as it is."""
         many = copy.copy(self.sums[world])
-        many.total = np.tile(many.total[self.where], (count, 1))
-        published = many.published("private", stream)
+        total = np.tile(many.total[self.where], (count, 1))
+        many.total = many.noisy_sum.perturb(total, stream)
+        published = many.published("private")
         return np.array(published.values, dtype=np.float64).reshape(count, -1)
 
     def squares(self, world: int, values: Floats) -> float:

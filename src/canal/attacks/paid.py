@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from canal.data.arrays import Arrays
-    from canal.gradients.mechanism import Mechanism
+    from canal.gradients.mechanism import PatientSum
     from canal.gradients.store import AdapterRelease
 
 
@@ -129,7 +129,7 @@ def parts_of_rounds(
     network: nn.Module,
     people: Sequence[Patients],
     progress: Callable[[int], None] = lambda count: None,
-) -> tuple[Mechanism, Iterator[Iterator[Floats]]]:
+) -> tuple[PatientSum, Iterator[Iterator[Floats]]]:
     """What patients add to each round of a release, if they are there; private.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 from canal.attacks.auditor import Auditor
 from canal.attacks.rounds_game import RoundsGame
 from canal.attacks.traces import Check, apart
-from canal.gradients.mechanism import Mechanism
+from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import DISTANCE
 from canal.gradients.store import AdapterRelease
 from canal.privacy.units import Unit
@@ -44,7 +44,7 @@ class RoundsAuditor(Auditor):
         calibrated = check_statement(self.release.manifest)
         scales = len(self.release.manifest.statistics["scales"])
         public = self.release.public(np.repeat(np.arange(scales), _EACH))
-        mechanism = Mechanism(calibrated, public.bounding)
+        mechanism = PatientSum(calibrated, public.bounding)
         return [
             RoundsGame.within(mechanism, unit, self.draws_made, self.values_allowed)
             for unit in self.units or self.known

@@ -1,13 +1,13 @@
 r"""The game of rounds: a patient who is there or not, or who is replaced by the opposite.
 
 The canary's gradient goes through `Clip.apply` and `Patients.total` onto the lattice
-(`canal.attacks.crowd`), all sites through `canal.gradients.cohorts.sum_over`; noise is added by
-`Mechanism.perturb`, or in shares by `Mechanism.share`, of which the K - t that nobody tells are
-drawn; `Mechanism.store` gives what is written to a shard. Where patients are counted, the count is
+(`canal.attacks.crowd`), all sites through `canal.release.mechanism.LocalFederation`; noise is added
+by `NoisySum.perturb`, or in shares by `NoisySum.share`, of which the K - t that nobody tells are
+drawn; `NoisySum.store` gives what is written to a shard. Where patients are counted, the count is
 part of the game.
 
 Every round has a stream of its own, keyed by all that was published before it, as the aggregator
-keys it (`Noise.of_round`). In every second round the canary says the opposite: were noise used
+keys it (`stream_of_round`). In every second round the canary says the opposite: were noise used
 twice, it would cancel.
 
 Clip and mechanism are those of the release, of those coordinates on which the worlds differ, and
@@ -44,11 +44,11 @@ from canal.attacks.game import (
     parts_of,
     stored,
 )
-from canal.gradients.mechanism import COUNT, COUNT_STEP, Mechanism
+from canal.gradients.mechanism import COUNT, COUNT_STEP, PatientSum, stream_of_round
 from canal.gradients.plan import DISTANCE, DISTANCE_OF_COUNT, AdapterPlan
-from canal.gradients.store import TENSOR as ROUNDS
+from canal.gradients.plan import TENSOR as ROUNDS
 from canal.privacy.units import Unit
-from canal.release.noise import Noise
+from canal.release.mechanism import Noise
 from canal.release.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RoundsGame(Game):
         rounds: how many of the T rounds are drawn.
     """
 
-    mechanism: Mechanism
+    mechanism: PatientSum
     unit: Unit
     rounds: int
 
@@ -90,7 +90,7 @@ class RoundsGame(Game):
     times: ClassVar[str] = "rounds"
 
     @classmethod
-    def within(cls, mechanism: Mechanism, unit: Unit, draws: int, values: float) -> RoundsGame:
+    def within(cls, mechanism: PatientSum, unit: Unit, draws: int, values: float) -> RoundsGame:
         """On as many rounds as this many noise values pay for; two, if there are two, at least."""
         game, among = cls(mechanism, unit, 1), mechanism.calibrated.plan.rounds
         each = 2 * draws * len(game.where) * game.parties
@@ -278,14 +278,14 @@ class RoundsGame(Game):
         return found
 
     @cached_property
-    def _few(self) -> Mechanism:
+    def _few(self) -> PatientSum:
         return self._of(self.where)
 
     @cached_property
-    def _fewest(self) -> Mechanism:
+    def _fewest(self) -> PatientSum:
         return self._of(self.where[:_SAMPLE_WIDTH])
 
-    def _of(self, where: NDArray[np.intp]) -> Mechanism:
+    def _of(self, where: NDArray[np.intp]) -> PatientSum:
         """The mechanism of these coordinates: the same noise, lattice and bounds."""
         clip = self.mechanism.clip
         few = replace(clip, scale=clip.scale[where], blocks=clip.blocks[where])
@@ -299,10 +299,10 @@ class RoundsGame(Game):
         return [replace(noise, secret=noise.secret.at(f"site {site}")) for site in sites]
 
     def _noisy(
-        self, few: Mechanism, total: Integers, noise: Noise, number: int, published: bytes
+        self, few: PatientSum, total: Integers, noise: Noise, number: int, published: bytes
     ) -> NDArray[np.signedinteger]:
         """One round's sum with its noise; the canary's site sends it, others send nothing else."""
-        streams = [each.of_round(number, published) for each in self._streams(noise)]
+        streams = [stream_of_round(each, number, published) for each in self._streams(noise)]
         # Noise has the width of a coordinate along the first axis; draws are behind it.
         made = _sent(few.noisy_sum, np.asarray(total).T, streams)
         return made.T

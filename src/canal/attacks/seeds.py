@@ -14,7 +14,7 @@ import numpy as np
 
 from canal.attacks.game import Game
 from canal.privacy.randomness import Secret
-from canal.release.noise import Noise
+from canal.release.mechanism import Noise
 
 SEEDS = 1 << 16
 DRAWN = 1024

@@ -337,7 +337,7 @@ class Features(Scenario):
 
     def publish(self, out: Path, epsilon: float, ledger: Ledger) -> Release:
         """See `Scenario`."""
-        from canal.features.aggregator import create
+        from canal.features.release import create
 
         return create(out, self._ensemble, self._queries, self._plan(epsilon), ledger=ledger)
 
@@ -383,9 +383,8 @@ class Rounds(Scenario):
 
     def publish(self, out: Path, epsilon: float, ledger: Ledger) -> AdapterRelease:
         """See `Scenario`."""
-        from canal.gradients.cohorts import LocalCohorts
         from canal.gradients.patients import Patients
-        from canal.gradients.rounds import train
+        from canal.gradients.release import train
         from canal.gradients.shared import share
 
         chosen = self.choices(epsilon)
@@ -405,8 +404,7 @@ class Rounds(Scenario):
             Patients(name, arrays, views=0, chunk=_CHUNK)
             for name, arrays in self.invented.cohorts.items()
         ]
-        cohorts = LocalCohorts(sites, shared.network, shared.coordinates)
-        return train(out, cohorts, shared.start, plan, ledger=ledger)
+        return train(out, sites, shared, plan, ledger=ledger)
 
     def residue(self, made: AdapterRelease) -> Residue:
         """See `Scenario`."""

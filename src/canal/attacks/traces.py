@@ -18,7 +18,7 @@ from canal.attacks.game import Floats, Game, Played
 from canal.attacks.moved import off_lattice
 from canal.attacks.view import released_rows, spreads
 from canal.features.calibration import CalibratedPlan
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.statistics import Statistics
 from canal.features.store import Release
 from canal.privacy.randomness import Secret
@@ -111,7 +111,7 @@ def on_lattice(release: Release, calibrated: CalibratedPlan) -> Check:
     return Check(what, True, detail, 2 * RARE, folder=True)
 
 
-def own_noise(mechanism: Mechanism, stored: tuple[Floats, Floats]) -> Check:
+def own_noise(mechanism: TeacherSum, stored: tuple[Floats, Floats]) -> Check:
     """See that no two rows that the aggregator made have the same noise.
 
     Args:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError
 from canal.features.ensemble import Ensemble
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.queries import Queries
 from canal.features.statistics import Name, Statistics
 from canal.features.store import Release
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-def mechanism_of(release: Release) -> Mechanism:
+def mechanism_of(release: Release) -> TeacherSum:
     """What made a release: all of it follows from what was published."""
     statistics = Statistics.from_json(release.manifest.statistics)
-    return Mechanism.of(release.plan.calibrate(statistics.weights(release.plan)), statistics)
+    return TeacherSum.of(release.plan.calibrate(statistics.weights(release.plan)), statistics)
 
 
 def spreads(release: Release) -> Floats:

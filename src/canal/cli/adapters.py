@@ -162,14 +162,13 @@ def train(
     from canal.errors import InvalidValueError
     from canal.gradients.adapter import HEAD, NORMS, Adapter
     from canal.gradients.advice import Advice
-    from canal.gradients.cohorts import LocalCohorts
     from canal.gradients.patients import CHUNK, Patients
     from canal.gradients.plan import AdapterPlan
-    from canal.gradients.rounds import train as make
+    from canal.gradients.release import train as make
     from canal.gradients.shared import count_parameters, share
     from canal.learning.teacher import trained_on
     from canal.release.charges import charges
-    from canal.release.publication import check_protection
+    from canal.release.publish import check_protection
     from canal.release.record import About
     from canal.release.workspace import Workspace
 
@@ -237,10 +236,9 @@ def train(
             kept=workspace,
             progress=progress,
         )
-    cohorts = LocalCohorts(people, shared.network, shared.coordinates)
     with watching("teaching", rounds) as report:
         made = make(
-            *(out, cohorts, shared.start, plan),
+            *(out, people, shared, plan),
             ledger=book,
             seed=seed,
             not_private=not_private,

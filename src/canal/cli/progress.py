@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from canal.gradients.rounds import Told
+    from canal.gradients.release import Progress as Done
     from canal.learning.training import Progress
 
 
@@ -81,7 +81,7 @@ def training(title: str, steps: int) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def rounds(title: str, total: int) -> Iterator[Callable[[Told], None]]:
+def rounds(title: str, total: int) -> Iterator[Callable[[Done], None]]:
     """A bar over rounds with what they cost so far and the remaining time."""
     from rich.console import Console
 
@@ -90,7 +90,7 @@ def rounds(title: str, total: int) -> Iterator[Callable[[Told], None]]:
     with _bar_with_news(Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total, news="")
 
-        def show(told: Told) -> None:
+        def show(told: Done) -> None:
             ends.append(time.monotonic())
             pace = (ends[-1] - ends[0]) / (len(ends) - 1)
             spent = "" if told.epsilon is None else f"epsilon {told.epsilon:.3g} spent  "

@@ -84,10 +84,9 @@ def create(
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
     from canal.cli.network import load_part, refuse_cohorts
     from canal.cli.progress import counting
-    from canal.features.aggregator import create, passes
     from canal.features.ensemble import load_ensemble
-    from canal.features.options import Options
     from canal.features.queries import Queries
+    from canal.features.release import Options, create, passes
     from canal.learning.settings import DataSettings
     from canal.privacy.budget import BudgetSplit
     from canal.release.charges import payers

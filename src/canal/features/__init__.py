@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from canal.lazy import lazily
 
 if TYPE_CHECKING:
-    from canal.features.aggregator import create
     from canal.features.ensemble import Ensemble, Teacher, load_ensemble
     from canal.features.per_iteration import PerIterationRelease
     from canal.features.plan import Plan
     from canal.features.queries import Queries
+    from canal.features.release import create
     from canal.features.store import Release
 
 # Loaded when first asked for: a plan does not wait for torch.
@@ -20,7 +20,7 @@ _HOME = {
     "Queries": "queries",
     "Release": "store",
     "Teacher": "ensemble",
-    "create": "aggregator",
+    "create": "release",
     "load_ensemble": "ensemble",
 }
 

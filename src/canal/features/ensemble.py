@@ -37,6 +37,16 @@ class Teacher:
     digest: str
     patients: tuple[frozenset[str], ...] | None = None
 
+    @property
+    def claim(self) -> list[str]:
+        """What determines its features: weights, network and layer; private."""
+        return [self.cohort, self.digest, self.tap.layer, _structure(self.tap)]
+
+    @property
+    def people(self) -> tuple[frozenset[str], ...] | None:
+        """The content digests of every patient's images, where they are known; private."""
+        return self.patients
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -88,9 +98,9 @@ class Ensemble:
         return tuple((a, b) for (a, one), (b, other) in combinations(known, 2) if one == other)
 
     @property
-    def claims(self) -> list[list[str]]:
-        """What determines each teacher's features: weights, network and layer; private."""
-        return [[t.cohort, t.digest, t.tap.layer, _structure(t.tap)] for t in self.teachers]
+    def layer(self) -> str:
+        """The layer that is tapped."""
+        return self.teachers[0].tap.layer
 
     def compare(self, queries: Queries) -> dict[str, str]:
         """Refuse an image that is in two cohorts, or in one and public; say what was compared."""

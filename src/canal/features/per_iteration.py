@@ -18,7 +18,7 @@ import numpy as np
 
 from canal.errors import ReleaseError
 from canal.features.clipping import Clipped
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.store import FEATURES
 from canal.learning.networks import to_float
 from canal.privacy.events import GaussianEvent, Guarantee
@@ -48,7 +48,7 @@ class PerIterationRelease:
     kind = FEATURES
 
     def __init__(
-        self, mechanism: Mechanism, ensemble: Ensemble, queries: Queries, secret: Secret
+        self, mechanism: TeacherSum, ensemble: Ensemble, queries: Queries, secret: Secret
     ) -> None:
         if secret.private:
             raise ReleaseError(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from canal.features.plan import Plan
     from canal.features.queries import Queries, QueryBatch
     from canal.learning.networks import Tap
-    from canal.privacy.randomness import Stream
-    from canal.release.noise import Noise
 
 Name = Literal["caps", "importance"]
+NAMES: tuple[Name, ...] = get_args(Name)
 Floats = NDArray[np.float64]
 
 
@@ -125,52 +124,6 @@ class Statistics:
         )
 
 
-def compute(
-    calibrated: CalibratedPlan,
-    queries: Queries,
-    private: Callable[[Sequence[Name]], list[Sum]],
-    shared: Tap | None,
-    noise: Noise | None,
-    *,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Statistics:
-    """Read both from the networks: private from the teachers, public from the initialisation.
-
-    Args:
-        calibrated: the plan; its noise for caps and importance does not depend on them.
-        queries: N of them.
-        private: gives the sums of some statistics over all teachers and queries.
-        shared: the initialisation, where a source is public.
-        noise: of the aggregator; None where those sums hold the shares of all sites.
-        progress: called with the number of images passed through the initialisation.
-    """
-    plan = calibrated.plan
-    by_source: dict[Source, list[Name]] = {"private": [], "public": []}
-    for name, source in plan.sources.items():
-        by_source[source].append(name)
-    made: dict[Name, Statistic] = {}
-    for total in private(by_source["private"]) if by_source["private"] else ():
-        stream = None if noise is None else noise.of_statistic(total.name)
-        made[total.name] = total.published("private", stream)
-    if by_source["public"]:
-        if shared is None:
-            raise ReleaseError(
-                "public caps and importance are read from the shared initialisation; give it with "
-                "--init, or take them from private data"
-            )
-        networks = [("initialisation", shared)]
-        for total in sum_up(
-            calibrated,
-            by_source["public"],
-            queries,
-            networks,
-            check=refuse_broken,
-            progress=progress,
-        ):
-            made[total.name] = total.published("public")
-    return Statistics(made["caps"], made["importance"])
-
-
 def refuse_broken(network: str, query: str) -> None:
     """Refuse a public network that says nothing about a query."""
     raise ReleaseError(f"the shared {network} returns NaN or infinity for query {query!r}")
@@ -242,17 +195,13 @@ class Sum:
             *(plan.shares, plan.colluding),
         )
 
-    def published(self, source: Source, stream: Stream | None = None) -> Statistic:
-        """What leaves the aggregator: a mean, with the plan's noise if it is private.
+    def published(self, source: Source) -> Statistic:
+        """The mean as it is published.
 
         Args:
-            source: of the statistic.
-            stream: of the noise; None where it is public, or where all sites added their shares.
+            source: of the statistic; a private one has its noise already.
         """
-        if stream is not None:
-            self.total = self.noisy_sum.perturb(self.total, stream)
-        plan = self.calibrated.plan
-        sigma = float(self.calibrated.sigma(self.name)[0]) * plan.excess
+        sigma = float(self.calibrated.sigma(self.name)[0]) * self.calibrated.plan.excess
         return Statistic(source, self.mean(), sigma if source == "private" else 0.0)
 
     def mean(self) -> tuple[float, ...]:

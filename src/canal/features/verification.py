@@ -14,7 +14,7 @@ import numpy as np
 
 from canal.errors import ReleaseError
 from canal.features.calibration import CalibratedPlan
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan, check_plan
 from canal.features.statistics import Statistics, Sum
 from canal.features.store import Release
@@ -130,7 +130,7 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
     statistics = Statistics.from_json(manifest.statistics)
     calibrated = plan.calibrate(statistics.weights(plan))
     statistics.check(calibrated)
-    mechanism = Mechanism.of(calibrated, statistics)
+    mechanism = TeacherSum.of(calibrated, statistics)
     if plan.trust == "secure-sum":
         steps = mechanism.teachers * float(mechanism.sigma.min()) / mechanism.lattice.step
         check_share_width(steps / math.sqrt(plan.shares - plan.colluding))

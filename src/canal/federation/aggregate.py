@@ -19,8 +19,8 @@ import numpy as np
 
 from canal.data.overlap import compare, contents, digests
 from canal.errors import FederationError
-from canal.features.options import Options
 from canal.features.plan import Plan
+from canal.features.release import Options
 from canal.federation.message import Message
 from canal.federation.remote import RemoteSites, ask
 from canal.federation.remote_cohorts import RemoteCohorts
@@ -28,13 +28,13 @@ from canal.federation.settings import Order
 from canal.files import fsync_folder, replace_file
 from canal.gradients.adapter import Adapter
 from canal.gradients.advice import Advice
-from canal.gradients.plan import AdapterPlan
-from canal.gradients.store import ADAPTERS
+from canal.gradients.plan import ADAPTERS, AdapterPlan
 from canal.gradients.update import UpdateSettings
 from canal.learning import checkpoint
 from canal.learning.checkpoint import DESCRIPTION, WEIGHTS
 from canal.privacy.units import Participants
-from canal.release.agreement import digest
+from canal.release.mechanism import Step, digest
+from canal.release.publish import publish
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ def teach(
         transport: to the sites.
         progress: called with 1 after every round.
     """
-    from canal.gradients.rounds import Told, aggregate
+    from canal.gradients.release import mechanism_of, progress_of
     from canal.gradients.shared import count_parameters, share
+    from canal.gradients.store import AdapterRelease
 
     init = order.path(order.init)
     start = checkpoint.describe(init)
@@ -87,7 +88,7 @@ def teach(
         views=order.views,
         research=seed is not None,
     )
-    plan = make_adapter_plan(order, count_parameters(init, adapter), adapter, len(cohorts.names))
+    plan = make_adapter_plan(order, count_parameters(init, adapter), adapter, len(cohorts.cohorts))
     shared = share(
         *(init, read_queries(order, start).arrays, adapter, plan.allocation),
         directions=plan.directions,
@@ -98,18 +99,22 @@ def teach(
     )
     told = _told(order, plan.rounds, progress)
 
-    def report(here: Told) -> None:
+    out = order.path(order.out)
+    mechanism = mechanism_of(out, shared, plan, cohorts.cohorts, seed=seed)
+
+    def report(step: Step) -> None:
+        here = progress_of(mechanism, step)
         spent = "" if here.epsilon is None else f", epsilon {here.epsilon:.3g} spent"
         _log.info("round %d of %d%s", here.number, here.rounds, spent)
         told(1)
 
-    return aggregate(
-        *(order.path(order.out), cohorts, shared.start, plan),
-        seed=seed,
+    publish(
+        *(out, mechanism, cohorts),
         about=order.about,
         overlap=order.recorded(compare(None, shared.start.asked, shared.start.trained_on)),
         report=report,
     )
+    return AdapterRelease.open(out)
 
 
 def make_adapter_plan(order: Order, parameters: int, adapter: Adapter, sites: int) -> AdapterPlan:
@@ -145,7 +150,8 @@ def ask_about(
         transport: to the sites.
         progress: called with the number of images that passed through a network.
     """
-    from canal.features.aggregator import aggregate, passes
+    from canal.features.release import mechanism_of, passes
+    from canal.features.store import Release
     from canal.learning.networks import Tap
     from canal.learning.teacher import trained_on
 
@@ -167,15 +173,15 @@ def ask_about(
     plan = make_plan(order, sites, queries)
     options = sites.options = replace(options, progress=_told(order, passes(plan), progress))
     _log.info("%d sites, %d queries, %s", len(sites.cohorts), len(queries.ids), order.trust)
-    return aggregate(
-        *(order.path(order.out), sites, queries, plan),
-        seed=seed,
+    out = order.path(order.out)
+    publish(
+        *(out, mechanism_of(plan, sites, queries, seed=seed, options=options), sites),
         about=order.about,
         overlap=order.recorded(
             compare(None, frozenset(digests(queries.arrays)), contents(trained_on(init)))
         ),
-        options=options,
     )
+    return Release.open(out)
 
 
 def hand_out(init: Path, transport: Transport) -> None:

@@ -19,8 +19,7 @@ from canal.federation.masks import mask
 from canal.federation.message import Message
 from canal.federation.terms import Terms
 from canal.privacy.randomness import Secret
-from canal.release.agreement import digest
-from canal.release.noise import Noise
+from canal.release.mechanism import Noise, digest
 
 Made = dict[str, NDArray[Any]]
 _log = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from typing import Any
 
 from canal.federation.journal import sessions
 from canal.federation.settings import SiteSettings
-from canal.gradients.plan import RELATIONS
-from canal.gradients.store import ADAPTERS
+from canal.gradients.plan import ADAPTERS, RELATIONS
 from canal.privacy.ledger import Ledger, balances
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from canal.errors import RefusalError
 from canal.features.store import FEATURES
 from canal.federation.terms import member
-from canal.gradients.store import ADAPTERS
-from canal.release.agreement import digest
+from canal.gradients.plan import ADAPTERS
+from canal.release.mechanism import digest
 
 if TYPE_CHECKING:
     from canal.federation.cohort import Cohort
@@ -96,7 +96,7 @@ class Introduction:
     def _claim(self, head: Mapping[str, Any], journal: Journal) -> list[str]:
         """What tells one claim from another, and nothing of it without this site's secret."""
         if kind_of(head) == FEATURES:
-            claim = self.cohort.ensemble.claims[0]
+            claim = self.cohort.teacher.claim
         else:
             views = int(head.get("views", 1))
             claim = self.cohort.patients(str(head["initialisation"]), views).claim

@@ -36,7 +36,7 @@ from canal.federation.message import digest_of
 from canal.files import fsync_folder, replace_file
 from canal.privacy.keystore import is_kept, key_store
 from canal.privacy.randomness import Secret
-from canal.release.agreement import written
+from canal.release.mechanism import written
 
 _DIGEST_BYTES = 32
 _log = logging.getLogger(__name__)

@@ -8,11 +8,10 @@ the sums, but it holds the aggregator to them, and to their number.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,22 +21,15 @@ from canal.federation.journal import Journal
 from canal.federation.message import Message
 from canal.federation.terms import Terms
 from canal.gradients.basis import Basis
-from canal.gradients.gradients import Gradients
 from canal.gradients.machine import check_rows, made_up
-from canal.gradients.mechanism import COUNT_STEP, Mechanism, Stored
+from canal.gradients.mechanism import GradientMechanism, PatientSum
 from canal.gradients.public import Public
-from canal.gradients.update import Trajectory
 from canal.learning import checkpoint
 from canal.learning.networks import weights_digest
 from canal.privacy.ledger import Charge
-from canal.release.charges import charges
 from canal.release.manifest import Manifest
+from canal.release.mechanism import Integers, Published
 from canal.release.verification import check_statement
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from canal.gradients.adapter import Coordinates
 
 
 class Lessons:
@@ -54,9 +46,8 @@ class Lessons:
         self, terms: Terms, journal: Journal, init: Callable[[], Path], chunk: int
     ) -> None:
         self.terms, self.journal, self._init, self._chunk = terms, journal, init, chunk
-        self._start: Tensor | None = None
-        self._course: Trajectory | None = None
-        self._published = hashlib.sha256()
+        self._checked = False
+        self._before = Published()
 
     @cached_property
     def _network(self) -> Any:
@@ -65,33 +56,30 @@ class Lessons:
             raise RefusalError("the rounds start from another initialisation than is here")
         return network
 
-    @cached_property
-    def coordinates(self) -> Coordinates:
-        """Of the adapter, in the shared initialisation; public."""
-        return self.terms.adapters.plan.adapter.install(self._network)
-
-    @cached_property
-    def gradients(self) -> Gradients:
-        """Of the adapter, once this machine was seen to keep images apart; refused otherwise."""
-        made = Gradients(self._network, self.coordinates.names, basis=self.mechanism.basis)
+    def check_machine(self) -> None:
+        """Refuse a machine on which a sample's gradient depends on the rest of its batch."""
+        if self._checked:
+            return
         start = checkpoint.describe(self._init())
         shape = self._chunk, int(start.architecture["in_channels"]), *start.size
         try:
-            check_rows(made, *made_up(shape))
+            check_rows(self.mechanism.gradients, *made_up(shape))
         except InvalidValueError as error:
             raise RefusalError(str(error)) from error
-        return made
+        self._checked = True
 
     @cached_property
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> GradientMechanism:
         """What follows from the terms, derived here and believed from nobody."""
-        agreement = self.terms.adapters
+        spec = self.terms.adapters
         try:
-            basis = self._basis() if agreement.plan.directions else None
-            public = Public.from_json(agreement.public, self.coordinates.groups, basis)
-            return Mechanism.of(agreement.plan.calibrate(public.weights), public)
+            coordinates = spec.plan.adapter.install(self._network)
+            basis = self._basis() if spec.plan.directions else None
+            public = Public.from_json(spec.public, coordinates.groups, basis)
+            patient_sum = PatientSum.of(spec.plan.calibrate(public.weights), public)
         except (InvalidValueError, LookupError, TypeError, ValueError) as error:
             raise RefusalError(f"these terms do not fit the network: {error}") from error
+        return GradientMechanism(spec, patient_sum, self._network, coordinates, coordinates.read())
 
     def receive(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Keep the public basis, if the terms have one; whether it is the right one, they say."""
@@ -107,22 +95,24 @@ class Lessons:
     @property
     def stated(self) -> dict[str, Any]:
         """Every number that the plan fixes, as this site derives it."""
-        return self.mechanism.to_json()
+        return self.mechanism.stated
 
     @property
     def due(self) -> list[Charge]:
         """What everyone pays."""
-        return charges(self.mechanism.calibrated, self.terms.adapters.cohorts)
+        return self.mechanism.charges()
 
     @property
-    def patients(self) -> float:
-        """N: as it was stated, or as it was published once counted."""
-        plan, published = self.terms.adapters.plan, self.journal.published
-        if not plan.count:
-            return float(plan.patients)
-        if published is None:
+    def published(self) -> Published:
+        """The count of the patients, where there is one.
+
+        Raises:
+            RefusalError: it was not published yet.
+        """
+        counted = self.journal.published
+        if self.terms.adapters.plan.count and counted is None:
             raise RefusalError("rounds come after the count of patients; publish that first")
-        return max(1.0, int(published["patients"]) * COUNT_STEP)
+        return Published(counted or {})
 
     def publish(self, parts: int) -> None:
         """Keep the number of patients that was published."""
@@ -134,8 +124,8 @@ class Lessons:
         if self.journal.published is None:
             self.journal.publish(told)
 
-    def before(self, number: int, latest: Stored | None) -> tuple[Tensor, bytes]:
-        """The network of a round, and the digest of all that was published before it.
+    def before(self, number: int, latest: Integers | None) -> Published:
+        """All that was published before a round.
 
         Args:
             number: of the round.
@@ -148,18 +138,13 @@ class Lessons:
             raise RefusalError("a round comes with the sum of the one before it")
         if latest is not None:
             self._keep(number - 1, latest)
-        if self._start is None:
-            self._start = self.coordinates.read()
-        if self._course is None or self._course.number > number:
-            self._course = Trajectory(self._start, self.terms.adapters.update, plan.rounds)
-            self._published = hashlib.sha256()
-        while self._course.number < number:
-            stored = self._kept(self._course.number)
-            self._published.update(hashlib.sha256(stored.tobytes()).digest())
-            self._course.move(self.mechanism.direction(stored, self.patients))
-        return self._course.here.float(), self._published.digest()
+        if len(self._before.sums) > number or not self._before.sums:
+            self._before = self.published
+        known = self._before.sums
+        known += [self._kept(each) for each in range(len(known), number)]
+        return self._before
 
-    def _keep(self, number: int, stored: Stored) -> None:
+    def _keep(self, number: int, stored: Integers) -> None:
         """Have a published sum on disk; another one under the same number is refused."""
         size = self.terms.adapters.plan.coordinates
         if stored.dtype != np.int32 or stored.shape != (size,):
@@ -173,11 +158,11 @@ class Lessons:
         elif path.read_bytes() != content:
             raise RefusalError(f"another sum was published for round {number}")
 
-    def _kept(self, number: int) -> Stored:
+    def _kept(self, number: int) -> Integers:
         path = self.journal.folder / f"sum-{number:06d}"
         if not path.is_file():
             raise RefusalError(f"the sum of round {number} did not come yet")
-        stored: Stored = Message.from_bytes(path.read_bytes()).arrays["sum"]
+        stored: Integers = Message.from_bytes(path.read_bytes()).arrays["sum"]
         return stored
 
     def check_published(self, manifest: Manifest) -> None:
@@ -195,7 +180,8 @@ class Lessons:
                     "views": agreement.views,
                 },
                 "public numbers": public == agreement.public,
-                "number of patients": manifest.statistics["patients"] == self.patients,
+                "number of patients": manifest.statistics["patients"]
+                == self.mechanism.patients(self.published),
                 "update": manifest.statistics["update"] == agreement.update.to_json(),
                 "charge": manifest.ledger is None or manifest.ledger["key"] == self.terms.key,
                 "privacy": manifest.private == agreement.private,

@@ -6,6 +6,7 @@ Images are kept on disk, and used only when their contents are those that were a
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from canal.data.arrays import Arrays
 from canal.errors import RefusalError, ReleaseError
 from canal.features.calibration import CalibratedPlan
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import BLOCK, FeatureMechanism, TeacherSum
 from canal.features.queries import Queries
 from canal.features.statistics import Statistics
 from canal.federation.journal import Journal
@@ -27,7 +28,10 @@ from canal.files import fsync_folder, replace_file
 from canal.privacy.ledger import Charge
 from canal.release.charges import charges
 from canal.release.manifest import Manifest
+from canal.release.mechanism import Step
 from canal.release.verification import check_statement
+
+_log = logging.getLogger(__name__)
 
 
 class Asked:
@@ -45,24 +49,31 @@ class Asked:
         self.terms = terms
         self.journal = journal
         self.queries = Received(terms, journal, shape)
-        self._mechanism: tuple[Statistics, Mechanism] | None = None
 
     @cached_property
     def flat(self) -> CalibratedPlan:
         """The plan with all that is fixed before statistics are known."""
         return self.terms.features.plan.calibrate()
 
-    def mechanism(self, statistics: Statistics) -> Mechanism:
-        """What follows from the plan and these, derived here and believed from nobody."""
-        if self._mechanism is None or self._mechanism[0] != statistics:
-            plan = self.terms.features.plan
-            try:
-                statistics.check(self.flat)
-            except ReleaseError as error:
-                raise RefusalError(f"nobody published these statistics: {error}") from error
-            made = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
-            self._mechanism = statistics, made
-        return self._mechanism[1]
+    @cached_property
+    def mechanism(self) -> FeatureMechanism:
+        """What follows from the terms, derived here and believed from nobody."""
+        return FeatureMechanism(
+            self.terms.features, self.queries.all(), on_broken=self._warn_of_broken
+        )
+
+    def _warn_of_broken(self, cohort: str, query: str) -> None:
+        """A teacher that gives NaN says nothing; only the site itself learns of it."""
+        _log.warning("the teacher of %s returns NaN or infinity for query %s; zero", cohort, query)
+
+    def numbers(self, statistics: Statistics) -> dict[str, Any]:
+        """What follows from the plan and these published statistics."""
+        try:
+            statistics.check(self.flat)
+        except ReleaseError as error:
+            raise RefusalError(f"nobody published these statistics: {error}") from error
+        plan = self.terms.features.plan
+        return TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics).to_json()
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -103,15 +114,14 @@ class Asked:
     @property
     def blocks(self) -> int:
         """How many there are."""
-        return -(-len(self.terms.features.queries) // self.terms.block)
+        return -(-len(self.terms.features.queries) // BLOCK)
 
-    def block(self, number: int) -> tuple[int, int]:
-        """Rows of one block: every query is in exactly one."""
-        start = number * self.terms.block
-        count = len(self.terms.features.queries)
-        if not 0 <= start < count:
+    def block(self, number: int) -> Step:
+        """One block of queries: every query is in exactly one."""
+        steps = [step for shard in self.mechanism.shards() for step in shard]
+        if not 0 <= number < len(steps):
             raise RefusalError(f"there is no block {number}")
-        return start, min(start + self.terms.block, count)
+        return steps[number]
 
 
 class Received:

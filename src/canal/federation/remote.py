@@ -13,27 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import FederationError
-from canal.features.statistics import Name, Sum
+from canal.features.mechanism import BLOCK, FEATURES, STATISTICS
 from canal.federation.masks import add_up
 from canal.federation.message import Message
 from canal.federation.questions import fingerprints
 from canal.federation.terms import Terms
 
 if TYPE_CHECKING:
-    from canal.features.calibration import CalibratedPlan
-    from canal.features.mechanism import Mechanism
-    from canal.features.options import Options
+    from canal.features.mechanism import FeatureMechanism
     from canal.features.queries import Queries
-    from canal.features.statistics import Statistics
+    from canal.features.release import Options
     from canal.federation.transport import Transport
     from canal.learning.networks import Tap
     from canal.privacy.randomness import Secret
-    from canal.release.agreement import Agreement
     from canal.release.manifest import Manifest
+    from canal.release.mechanism import Published, Step, Sums
     from canal.release.registry import Trust
 
-# Queries a message; a multiple of a batch, and a part of a shard.
-BLOCK = 64
 # Blocks that are under way while one is added up.
 _AHEAD = 2
 
@@ -69,7 +65,7 @@ class RemoteSites:
         self.queries = queries
         self.options = options
         self._members = self._ask("join", trust=trust, research=research)
-        self._agreement: Agreement | None = None
+        self._mechanism: FeatureMechanism | None = None
         self._terms: Terms | None = None
 
     @property
@@ -112,20 +108,20 @@ class RemoteSites:
         first, *grid = features.shape[1:]
         return int(first), tuple(grid)
 
-    def consider(self, agreement: Agreement, secret: Secret, key: str) -> None:  # noqa: ARG002
+    def prepare(self, mechanism: FeatureMechanism, secret: Secret, key: str) -> None:  # noqa: ARG002
         """Ask whether all would agree: nobody pays for a release that another refuses."""
-        self._agreement = agreement
+        self._mechanism = mechanism
         self._terms = Terms(
             self.session,
             key,
-            agreement,
+            mechanism.spec,
             roster(self._members),
             BLOCK,
             fingerprints(self.queries.arrays.images),
         )
         self._propose("consider")
 
-    def begin(self) -> None:
+    def commit(self) -> None:
         """Have every site agree, and pay; then send the queries that it has not yet."""
         agreed = self._propose("agree")
         arrays = self.queries.arrays
@@ -141,48 +137,44 @@ class RemoteSites:
                 self._ask("queries", block, lacking, start=start)
 
     def _propose(self, kind: str) -> dict[str, Message]:
-        assert self._terms is not None  # noqa: S101  # considered
-        stated = self._terms.features.plan.calibrate().to_json()
-        return self._ask(kind, terms=self._terms.to_json(), stated=stated)
+        assert self._terms is not None  # noqa: S101  # prepared
+        assert self._mechanism is not None  # noqa: S101  # prepared
+        return self._ask(kind, terms=self._terms.to_json(), stated=self._mechanism.stated)
 
-    def sums(self, calibrated: CalibratedPlan, names: Sequence[Name]) -> list[Sum]:
-        """Statistics, summed over all sites and queries; with all shares of the noise, if any."""
-        answers = self._ask("statistics")
-        found = []
-        for name in names:
-            total = Sum(calibrated, name)
-            total.total = add_up_answers(
-                self.trust, self.cohorts, answers, name, (calibrated.plan.channels,)
-            ).astype(np.int64)
-            found.append(total)
-        self.options.progress(len(self.cohorts) * len(self.queries.ids))
-        return found
-
-    def publish(self, statistics: Statistics) -> None:
-        """Tell every site which statistics were published, and what follows from them."""
-        assert self._agreement is not None  # noqa: S101  # begun
-        from canal.features.mechanism import Mechanism
-
-        plan = self._agreement.plan
-        mechanism = Mechanism.of(plan.calibrate(statistics.weights(plan)), statistics)
-        self._ask("publish", statistics=statistics.to_json(), mechanism=mechanism.to_json())
-
-    def totals(self, mechanism: Mechanism, start: int, stop: int) -> Iterator[Any]:
-        """Features of some queries, summed over all sites; with all shares, if any."""
-        if start % BLOCK:
-            raise FederationError(f"a shard begins with a block of {BLOCK} queries")
-        plan = mechanism.calibrated.plan
-        numbers = range(start // BLOCK, -(-stop // BLOCK))
+    def sums(self, steps: Sequence[Step], published: Published) -> Iterator[Sums]:
+        """The sums of some steps over all sites; with all shares of the noise, if it has any."""
+        assert self._mechanism is not None  # noqa: S101  # prepared
+        if not steps:
+            return
+        if steps[0].name == STATISTICS:
+            answers = self._ask("statistics")
+            vector = (self._mechanism.plan.channels,)
+            yield {
+                name: add_up_answers(self.trust, self.cohorts, answers, name, vector)[None]
+                for name in self._mechanism.private_statistics
+            }
+            self.options.progress(len(self.cohorts) * len(self.queries.ids))
+            return
+        teacher_sum = self._mechanism.teacher_sum(published)
+        shape = (len(teacher_sum.channels), *self._mechanism.plan.grid)
         with ThreadPoolExecutor(_AHEAD) as pool:
             coming: list[Future[dict[str, Message]]] = []
-            for number in numbers:
-                while len(coming) < _AHEAD and number + len(coming) in numbers:
-                    coming.append(pool.submit(self._ask, "features", block=number + len(coming)))
-                answers = coming.pop(0).result()
-                rows = min(stop, (number + 1) * BLOCK) - number * BLOCK
-                shape = (rows, len(mechanism.channels), *plan.grid)
-                yield from add_up_answers(self.trust, self.cohorts, answers, "features", shape)
+            for place, step in enumerate(steps):
+                while len(coming) < _AHEAD and place + len(coming) < len(steps):
+                    number = steps[place + len(coming)].number
+                    coming.append(pool.submit(self._ask, "features", block=number))
+                answers, rows = coming.pop(0).result(), step.stop - step.start
+                total = add_up_answers(
+                    self.trust, self.cohorts, answers, "features", (rows, *shape)
+                )
+                yield {FEATURES: total}
                 self.options.progress(rows * len(self.cohorts))
+
+    def announce(self, published: Published) -> None:
+        """Tell every site which statistics were published, and what follows from them."""
+        assert self._mechanism is not None  # noqa: S101  # prepared
+        numbers = self._mechanism.numbers(published)
+        self._ask("publish", statistics=published.statistics, mechanism=numbers)
 
     def finish(self, manifest: Manifest) -> None:
         """Tell every site what was published."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +11,16 @@ from numpy.typing import NDArray
 from canal.federation.message import Message
 from canal.federation.remote import add_up_answers, ask, roster
 from canal.federation.terms import Terms
-from canal.gradients.store import ADAPTERS
+from canal.gradients.mechanism import COUNT
+from canal.gradients.plan import ADAPTERS, TENSOR
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from canal.federation.transport import Transport
-    from canal.gradients.agreement import AdapterAgreement
-    from canal.gradients.mechanism import Mechanism, Stored
+    from canal.gradients.mechanism import GradientMechanism
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest
+    from canal.release.mechanism import Published, Step, Sums
     from canal.release.registry import Trust
-
-Integers = NDArray[np.int64]
 
 
 class RemoteCohorts:
@@ -62,14 +59,14 @@ class RemoteCohorts:
         self._basis: dict[str, NDArray[Any]] = {}
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def cohorts(self) -> tuple[str, ...]:
         """Of the sites, which are those of their cohorts."""
         return tuple(sorted(self.transport.sites))
 
     @property
     def claims(self) -> list[list[str]]:
         """What determines each site's part; of an aggregator without trust, only names."""
-        told = {name: self._members[name].head.get("claim") for name in self.names}
+        told = {name: self._members[name].head.get("claim") for name in self.cohorts}
         return [list(claim) if claim else [name] for name, claim in told.items()]
 
     @property
@@ -77,50 +74,41 @@ class RemoteCohorts:
         """Nothing: each site binds its own, in its own ledger."""
         return {}
 
-    def consider(
-        self,
-        agreement: AdapterAgreement,
-        mechanism: Mechanism,
-        secret: Secret,  # noqa: ARG002
-        key: str,
-    ) -> None:
+    def prepare(self, mechanism: GradientMechanism, secret: Secret, key: str) -> None:  # noqa: ARG002
         """Ask whether all would agree: nobody pays for a release that another refuses."""
-        self._terms = Terms(self.session, key, agreement, roster(self._members))
-        self._stated = mechanism.to_json()
-        if mechanism.basis is not None:
-            self._basis = mechanism.basis.to_arrays()
+        self._terms = Terms(self.session, key, mechanism.spec, roster(self._members))
+        self._stated = mechanism.stated
+        if mechanism.patient_sum.basis is not None:
+            self._basis = mechanism.patient_sum.basis.to_arrays()
         self._propose("consider")
 
-    def begin(self) -> None:
+    def commit(self) -> None:
         """Have every site agree, and pay."""
         self._propose("agree")
 
     def _propose(self, kind: str) -> None:
-        assert self._terms is not None  # noqa: S101  # considered
+        assert self._terms is not None  # noqa: S101  # prepared
         self._ask(kind, self._basis, terms=self._terms.to_json(), stated=self._stated)
 
-    def count(self, mechanism: Mechanism) -> int:  # noqa: ARG002
-        """How many patients all sites have, in parts; with all shares of the noise, if any."""
-        answers = self._ask("count")
-        return int(add_up_answers(self.trust, self.names, answers, "patients", (1,))[0])
+    def sums(self, steps: Sequence[Step], published: Published) -> Iterator[Sums]:
+        """The sums of some steps over all sites; with all shares of the noise, if it has any."""
+        assert self._terms is not None  # noqa: S101  # prepared
+        shape = (self._terms.adapters.plan.coordinates,)
+        for step in steps:
+            if step.name == COUNT:
+                answers = self._ask("count")
+                yield {COUNT: add_up_answers(self.trust, self.cohorts, answers, "patients", (1,))}
+                continue
+            arrays = {}
+            if published.sums:
+                arrays = {"latest": np.ascontiguousarray(published.sums[-1])}
+            answers = self._ask("round", arrays, number=step.number)
+            total = add_up_answers(self.trust, self.cohorts, answers, "sum", shape)
+            yield {TENSOR: total[None]}
 
-    def publish(self, parts: int) -> None:
+    def announce(self, published: Published) -> None:
         """Tell every site how many patients were counted."""
-        self._ask("publish", patients=parts)
-
-    def total(
-        self,
-        mechanism: Mechanism,
-        number: int,
-        values: Tensor,  # noqa: ARG002  # every site takes the steps itself
-        latest: Stored | None,
-        published: bytes,  # noqa: ARG002
-    ) -> Integers:
-        """The sum of one round over all sites, `[d]`; with all shares of the noise, if any."""
-        arrays = {} if latest is None else {"latest": np.ascontiguousarray(latest)}
-        answers = self._ask("round", arrays, number=number)
-        shape = (mechanism.calibrated.plan.coordinates,)
-        return add_up_answers(self.trust, self.names, answers, "sum", shape).astype(np.int64)
+        self._ask("publish", **published.statistics)
 
     def finish(self, manifest: Manifest) -> None:
         """Tell every site what was published."""

@@ -35,7 +35,7 @@ from canal.data.case import check_accepted
 from canal.errors import ConfigurationError
 from canal.features.store import FEATURES
 from canal.gradients.patients import CHUNK
-from canal.gradients.store import ADAPTERS
+from canal.gradients.plan import ADAPTERS
 from canal.release.record import About
 from canal.release.registry import TRUSTS, Trust
 

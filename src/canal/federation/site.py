@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from canal.errors import RefusalError
+from canal.features.mechanism import FeatureSpec
 from canal.features.statistics import Statistics
 from canal.features.store import FEATURES
 from canal.federation.cohort import Cohort
@@ -40,7 +41,6 @@ from canal.federation.settings import SiteSettings
 from canal.federation.teaching import Teaching
 from canal.federation.terms import Terms
 from canal.gradients.patients import Patients
-from canal.release.agreement import Agreement
 from canal.release.checks import same
 from canal.release.manifest import Manifest
 
@@ -185,7 +185,7 @@ class Site:
             )
         if isinstance(asked, Lessons):
             # What a machine cannot do, and what is wrong with the data, is found before it costs.
-            asked.gradients  # noqa: B018
+            asked.check_machine()
             self._people(asked)
         return asked
 
@@ -197,7 +197,7 @@ class Site:
             terms, journal, lambda: self.cohort.initialisation(name), self.settings.chunk
         )
 
-    def _check_teacher(self, agreement: Agreement) -> None:
+    def _check_teacher(self, agreement: FeatureSpec) -> None:
         ensemble, plan = self.cohort.ensemble, agreement.plan
         here = ensemble.initialisation, self.cohort.teacher.tap.layer
         if (agreement.initialisation, agreement.layer) != here:
@@ -237,7 +237,7 @@ class Site:
             statistics = Statistics.from_json(message.head["statistics"])
             if journal.published not in (None, statistics.to_json()):
                 raise RefusalError("other statistics were published in this session")
-            if not same(message.head["mechanism"], asked.mechanism(statistics).to_json()):
+            if not same(message.head["mechanism"], asked.numbers(statistics)):
                 raise RefusalError(
                     "the mechanism that is stated does not follow from the plan and the published "
                     "statistics; this site derived other noise"
@@ -255,7 +255,7 @@ class Site:
         # Two sessions may have agreed before either answered.
         if not self.settings.again and not journal.has_answered:
             asked.queries.refuse_repeated(sessions(self.settings.sessions))
-        return Contribution(asked, journal, self.cohort.teacher, self.cohort.ensemble.claims[0])
+        return Contribution(asked, journal, self.cohort.teacher, self.cohort.teacher.claim)
 
     def _count(self, message: Message, request: bytes) -> bytes:
         lessons, journal = self._lessons_session(message)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from canal.errors import RefusalError
 from canal.federation.answers import Answers, Made
 from canal.federation.journal import Journal
 from canal.federation.lessons import Lessons
-from canal.gradients.cohorts import contribute
-from canal.gradients.mechanism import Stored
+from canal.gradients.mechanism import COUNT
 from canal.gradients.patients import Patients
+from canal.gradients.plan import TENSOR
+from canal.release.mechanism import Integers, Published, contribution
 
 
 class Teaching(Answers):
@@ -32,13 +31,16 @@ class Teaching(Answers):
         if not self.terms.adapters.plan.count:
             raise RefusalError("the number of patients was stated; nobody pays for a count")
 
+        mechanism = self.lessons.mechanism
+
         def make() -> Made:
-            found = self.lessons.mechanism.count(len(self.patients), self.noise())
-            return {"patients": np.array([found])}
+            (step,) = mechanism.preliminaries()
+            made = contribution(mechanism, step, self.patients, Published(), self.noise())
+            return {"patients": made[COUNT]}
 
         return self.once("count", 0, request, make)
 
-    def round(self, number: int, latest: Stored | None, request: bytes) -> bytes:
+    def round(self, number: int, latest: Integers | None, request: bytes) -> bytes:
         """The site's part of one round.
 
         Args:
@@ -46,16 +48,12 @@ class Teaching(Answers):
             latest: the sum of the round before it, as it was published.
             request: the question itself.
         """
-        lessons = self.lessons
-        values, published = lessons.before(number, latest)
-        lessons.gradients  # noqa: B018  # what a machine cannot do is not the patients' secret
+        published, mechanism = self.lessons.before(number, latest), self.lessons.mechanism
+        self.lessons.check_machine()  # what a machine cannot do is not the patients' secret
+        (step,) = mechanism.shards()[number]
 
         def make() -> Made:
-            lessons.coordinates.write(values)
-            total = contribute(
-                *(lessons.mechanism, self.patients, lessons.gradients, number, self.noise()),
-                published,
-            )
-            return {"sum": total}
+            made = contribution(mechanism, step, self.patients, published, self.noise())
+            return {"sum": made[TENSOR][0]}
 
-        return self.once("round", number, request, make, published.hex())
+        return self.once("round", number, request, make, mechanism.walk(published).published.hex())

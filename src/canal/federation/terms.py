@@ -12,16 +12,17 @@ from functools import cached_property
 from typing import Any
 
 from canal.errors import RefusalError, ReleaseError
+from canal.features.mechanism import FeatureSpec
 from canal.features.plan import check_plan
 from canal.features.queries import BATCH
 from canal.features.store import FEATURES
 from canal.federation.identity import Identity, fingerprint, verify
 from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
-from canal.gradients.agreement import AdapterAgreement
-from canal.gradients.store import ADAPTERS
-from canal.release.agreement import SECRET, Agreement, digest
+from canal.gradients.mechanism import GradientSpec
+from canal.gradients.plan import ADAPTERS
 from canal.release.charges import check_cohorts
+from canal.release.mechanism import SECRET, digest
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Terms:
 
     session: str
     key: str
-    agreement: Agreement | AdapterAgreement
+    agreement: FeatureSpec | GradientSpec
     roster: Mapping[str, Mapping[str, str]]
     block: int = 0
     images: tuple[str, ...] = ()
@@ -52,27 +53,27 @@ class Terms:
     @property
     def kind(self) -> str:
         """Of release."""
-        return FEATURES if isinstance(self.agreement, Agreement) else ADAPTERS
+        return FEATURES if isinstance(self.agreement, FeatureSpec) else ADAPTERS
 
     @property
-    def features(self) -> Agreement:
+    def features(self) -> FeatureSpec:
         """The agreement of a release of features.
 
         Raises:
             RefusalError: it is of adapters.
         """
-        if not isinstance(self.agreement, Agreement):
+        if not isinstance(self.agreement, FeatureSpec):
             raise RefusalError("this session teaches adapters; nothing is asked about queries")
         return self.agreement
 
     @property
-    def adapters(self) -> AdapterAgreement:
+    def adapters(self) -> GradientSpec:
         """The agreement of a release of adapters.
 
         Raises:
             RefusalError: it is of features.
         """
-        if not isinstance(self.agreement, AdapterAgreement):
+        if not isinstance(self.agreement, GradientSpec):
             raise RefusalError("this session is about queries; no adapter is taught in it")
         return self.agreement
 
@@ -117,9 +118,9 @@ class Terms:
             return cls(
                 str(values["session"]),
                 str(values["key"]),
-                Agreement.from_json(agreed)
+                FeatureSpec.from_json(agreed)
                 if kind == FEATURES
-                else AdapterAgreement.from_json(agreed),
+                else GradientSpec.from_json(agreed),
                 {str(name): dict(entry) for name, entry in values["roster"].items()},
                 int(values["block"]),
                 tuple(str(image) for image in values["images"]),
@@ -137,13 +138,13 @@ class Terms:
         """
         plan = self.agreement.plan
         try:
-            if isinstance(self.agreement, Agreement):
+            if isinstance(self.agreement, FeatureSpec):
                 check_plan(self.agreement.plan, self.agreement.cohorts)
             else:
                 check_cohorts(self.agreement.cohorts, self.agreement.plan.sites)
         except ReleaseError as error:
             raise RefusalError(str(error)) from error
-        if isinstance(self.agreement, Agreement):
+        if isinstance(self.agreement, FeatureSpec):
             self._check_queries(self.agreement)
         elif self.block or self.images:
             raise RefusalError("adapters are taught without any queries")
@@ -167,7 +168,7 @@ class Terms:
             )
         self._check_roster(settings.name, keys, known)
 
-    def _check_queries(self, agreement: Agreement) -> None:
+    def _check_queries(self, agreement: FeatureSpec) -> None:
         plan = agreement.plan
         if plan.unit == "image":
             raise RefusalError(

@@ -20,7 +20,7 @@ import numpy as np
 from canal.gradients.plan import DISTANCE
 
 if TYPE_CHECKING:
-    from canal.gradients.mechanism import Mechanism
+    from canal.gradients.mechanism import PatientSum
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.update import UpdateSettings
 
@@ -52,7 +52,7 @@ class Advice:
         most = self.heard * math.sqrt(voice(plan))
         return 0 if most >= plan.parameters else max(1, int(most))
 
-    def settle(self, update: UpdateSettings, mechanism: Mechanism) -> UpdateSettings:
+    def settle(self, update: UpdateSettings, mechanism: PatientSum) -> UpdateSettings:
         """The same with a step, if it has none: the noise says how far.
 
         Args:

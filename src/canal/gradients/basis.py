@@ -18,15 +18,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import InvalidValueError
+from canal.errors import InvalidValueError, ReleaseError
+from canal.files import replace_file
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+BASIS = "basis.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,3 +192,23 @@ def digest(basis: Basis) -> str:
         found.update(repr((name, each.shape, str(each.dtype))).encode())
         found.update(each.tobytes())
     return found.hexdigest()
+
+
+def write_basis(folder: Path, basis: Basis) -> None:
+    """Put the directions beside the rounds; the file appears whole or not at all."""
+    from safetensors.numpy import save
+
+    replace_file(folder / BASIS, save(basis.to_arrays()))
+
+
+def read_basis(folder: Path) -> Basis:
+    """The directions of a release; whether they are the right ones, their digest says."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return Basis.from_arrays(load((folder / BASIS).read_bytes()))
+    except (OSError, SafetensorError, InvalidValueError) as error:
+        raise ReleaseError(
+            f"{folder / BASIS} cannot be read ({error}); ask for it again"
+        ) from error

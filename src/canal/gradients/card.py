@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from canal.gradients.store import BASIS
+from canal.gradients.basis import BASIS
 from canal.release.card import (
     DIGEST_LETTERS,
     about_table,

@@ -27,6 +27,8 @@ from canal.privacy.precision import rho_for_release
 from canal.privacy.units import Exposure, Unit
 from canal.release.registry import TRUSTS, Trust
 
+ADAPTERS = "adapters"
+TENSOR = "rounds"
 Allocation = Literal["flat", "ellipsoid", "channels", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
 # Neighbour relations, as the literature calls them, and the units that they are here.

@@ -21,7 +21,7 @@ from canal.errors import InvalidValueError, MismatchError
 from canal.gradients.adapter import Coordinates
 from canal.gradients.advice import Advice
 from canal.gradients.basis import Basis, digest
-from canal.gradients.mechanism import Mechanism
+from canal.gradients.mechanism import PatientSum
 from canal.gradients.public import Array, Public
 from canal.gradients.shared import PublicGradients
 from canal.gradients.start import Measured
@@ -140,7 +140,7 @@ def recompute(checks: Checks, release: AdapterRelease, known: PublicInputs) -> N
     checks.look("microbatch", lambda: _microbatch(gradients, stated.basis, settings))
     checks.look(
         "schedule",
-        lambda: _schedule(release, Mechanism.of(plan.calibrate(stated.weights), stated), settings),
+        lambda: _schedule(release, PatientSum.of(plan.calibrate(stated.weights), stated), settings),
     )
 
 
@@ -253,7 +253,7 @@ def _microbatch(gradients: PublicGradients, basis: Basis | None, settings: Measu
     return f"on this machine {settings.chunk} images a pass stay apart, to the last bit; {others}"
 
 
-def _schedule(release: AdapterRelease, mechanism: Mechanism, settings: Measured) -> Check | str:
+def _schedule(release: AdapterRelease, mechanism: PatientSum, settings: Measured) -> Check | str:
     """See what of directions and step follows from public numbers, and what somebody chose."""
     from dataclasses import replace
 

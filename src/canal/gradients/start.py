@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from canal.data.overlap import Contents
 from canal.errors import InvalidValueError
 from canal.files import replace_file
+from canal.gradients.basis import read_basis, write_basis
 from canal.gradients.patients import CHUNK
 from canal.gradients.public import Public
-from canal.gradients.store import read_basis, write_basis
 from canal.gradients.update import UpdateSettings
-from canal.release.agreement import digest
 from canal.release.manifest import Manifest
+from canal.release.mechanism import digest
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:

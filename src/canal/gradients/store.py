@@ -9,47 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import InvalidValueError, ReleaseError
-from canal.files import replace_file
+from canal.errors import ReleaseError
 from canal.gradients.adapter import Coordinates, merge
-from canal.gradients.basis import Basis
-from canal.gradients.mechanism import Mechanism, Stored
-from canal.gradients.plan import AdapterPlan
+from canal.gradients.basis import read_basis
+from canal.gradients.mechanism import PatientSum
+from canal.gradients.plan import ADAPTERS, AdapterPlan
 from canal.gradients.public import Public
 from canal.gradients.update import Trajectory, UpdateSettings
 from canal.learning.networks import weights_digest
 from canal.release.manifest import Manifest
+from canal.release.mechanism import Integers
 from canal.release.shard import Shard
 from canal.release.store import Folder
 
 if TYPE_CHECKING:
     from torch import nn
-
-ADAPTERS = "adapters"
-TENSOR = "rounds"
-
-
-BASIS = "basis.safetensors"
-
-
-def write_basis(folder: Path, basis: Basis) -> None:
-    """Put the directions beside the rounds; the file appears whole or not at all."""
-    from safetensors.numpy import save
-
-    replace_file(folder / BASIS, save(basis.to_arrays()))
-
-
-def read_basis(folder: Path) -> Basis:
-    """The directions of a release; whether they are the right ones, their digest says."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        return Basis.from_arrays(load((folder / BASIS).read_bytes()))
-    except (OSError, SafetensorError, InvalidValueError) as error:
-        raise ReleaseError(
-            f"{folder / BASIS} cannot be read ({error}); ask for it again"
-        ) from error
 
 
 class AdapterRelease(Folder):
@@ -103,10 +77,10 @@ class AdapterRelease(Folder):
             f"{plan.sites} site{'s' * (plan.sites > 1)}",
         )
 
-    def sums(self, number: int) -> Stored:
+    def sums(self, number: int) -> Integers:
         """What was published in one round, `[d]` integers."""
         shape = (self.plan.coordinates,)
-        stored: Stored = self._shards[number].map(self.path, shape, np.int32)[0]
+        stored: Integers = self._shards[number].map(self.path, shape, np.int32)[0]
         return stored
 
     def public(self, channels: NDArray[np.int64]) -> Public:
@@ -114,7 +88,7 @@ class AdapterRelease(Folder):
         basis = read_basis(self.path) if self.plan.directions else None
         return Public.from_json(self.manifest.statistics, channels, basis)
 
-    def mechanism(self, coordinates: Coordinates) -> Mechanism:
+    def mechanism(self, coordinates: Coordinates) -> PatientSum:
         """What turned gradients into sums, every number derived again.
 
         Args:
@@ -126,7 +100,7 @@ class AdapterRelease(Folder):
                 f"{len(coordinates)} of that name; give the initialisation that it started from"
             )
         public = self.public(coordinates.groups)
-        return Mechanism.of(self.plan.calibrate(public.weights), public)
+        return PatientSum.of(self.plan.calibrate(public.weights), public)
 
     def walk(self, coordinates: Coordinates) -> Iterator[Trajectory]:
         """Where the adapter is before every round, and after the last; one and the same, moved.

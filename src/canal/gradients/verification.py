@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, MismatchError, ReleaseError
-from canal.gradients.basis import digest
+from canal.gradients.basis import BASIS, digest, read_basis
 from canal.gradients.card import render
-from canal.gradients.mechanism import Mechanism
-from canal.gradients.plan import AdapterPlan, CalibratedAdapterPlan
+from canal.gradients.mechanism import PatientSum
+from canal.gradients.plan import TENSOR, AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.statement import facts_of, state
-from canal.gradients.store import BASIS, TENSOR, AdapterRelease, read_basis
+from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
 from canal.privacy.ledger import Ledger
 from canal.release.charges import check_cohorts, covers
@@ -131,7 +131,7 @@ def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
     check_derived(
         manifest,
         private=facts.private,
-        mechanism=Mechanism.numbers(calibrated, bounds),
+        mechanism=PatientSum.numbers(calibrated, bounds),
         statement=state(calibrated, facts),
         is_covered=lambda made: covers(made, calibrated, cohorts),
     )

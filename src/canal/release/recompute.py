@@ -25,7 +25,7 @@ import numpy as np
 
 from canal.data.arrays import Arrays
 from canal.errors import MismatchError, ReleaseError
-from canal.features.mechanism import Mechanism
+from canal.features.mechanism import TeacherSum
 from canal.features.queries import Queries
 from canal.features.statistics import Name, Statistic, Statistics, refuse_broken, sum_up
 from canal.features.store import FEATURES, Release
@@ -270,7 +270,7 @@ def _paid(made: Statistic) -> str:
 def _allocation(release: Release, found: Statistics, *, holds: bool) -> Check | str:
     """The channels that are published, and their noise, from the recomputed statistics."""
     plan = release.plan
-    again = Mechanism.of(plan.calibrate(found.weights(plan)), found).to_json()
+    again = TeacherSum.of(plan.calibrate(found.weights(plan)), found).to_json()
     theirs, ours = (
         dict(zip(made["channels"], made["sigma"], strict=True))
         for made in (release.manifest.mechanism, again)

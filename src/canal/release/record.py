@@ -17,7 +17,7 @@ from canal.clock import now
 from canal.data.overlap import CHECKED, NOT_CHECKED
 from canal.errors import InvalidValueError, ReleaseError
 from canal.files import fsync_folder, replace_file
-from canal.release.agreement import written
+from canal.release.mechanism import written
 from canal.version import code_digest
 
 LONGEST = 500

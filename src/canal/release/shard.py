@@ -107,6 +107,13 @@ def write_shard(path: Path, integers: Stored, stamp: str, tensor: str = TENSOR) 
     return Shard.of(path.name, len(integers), content)
 
 
+def read_shard(path: Path, tensor: str) -> Stored:
+    """The integers of a file that is ours."""
+    from safetensors.numpy import load_file
+
+    return load_file(path)[tensor]
+
+
 def describe_shard(path: Path, rows: int) -> Shard:
     """The entry of a file that is there."""
     return Shard.of(path.name, rows, path.read_bytes())

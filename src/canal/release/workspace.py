@@ -31,8 +31,8 @@ from canal.errors import ReleaseError, SecretError, SecretLostError
 from canal.files import fsync_folder, replace_file
 from canal.privacy.keystore import is_kept, is_there, key_store
 from canal.privacy.randomness import Secret
-from canal.release.agreement import digest, written
 from canal.release.manifest import CARD, MANIFEST, Manifest
+from canal.release.mechanism import digest, written
 
 
 class Workspace:
