@@ -4,7 +4,6 @@ Secrets are fixed. An alarm has a false-alarm rate of 1e-6 a bound, a check that
 where nothing is wrong, nothing is found.
 """
 
-import dataclasses
 import hashlib
 import random
 
@@ -18,7 +17,6 @@ from canal.attacks.outcome import Outcome
 from canal.attacks.seeds import find_seed, repeated_secrets
 from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated, whole_numbers
 from canal.features import mechanism as mechanism_module
-from canal.features import statistics as statistics_module
 from canal.features.mechanism import FeatureMechanism
 from canal.privacy import Lattice, Secret
 from canal.privacy.ziggurat import standard_normal
@@ -183,20 +181,6 @@ def test_a_statistic_leaked_in_the_clear(mechanism, look, monkeypatch, leaked, u
 
     monkeypatch.setattr(NoisySum, "perturb", open_hearted)
     assert {leaked, "width"} <= look(mechanism, unit)
-
-
-@pytest.mark.parametrize("leaked", ["caps", "importance"])
-def test_a_statistic_leaked_where_it_is_published(mechanism, look, monkeypatch, leaked):
-    """In the one place that decides on its noise, with the stated sigma beside it."""
-    real = statistics_module.Sum.published
-
-    def open_hearted(self, source, stream):
-        clear = self.mean()
-        stated = real(self, source, stream)
-        return dataclasses.replace(stated, values=clear) if self.name == leaked else stated
-
-    monkeypatch.setattr(statistics_module.Sum, "published", open_hearted)
-    assert {leaked, "width"} <= look(mechanism, "patient")
 
 
 def test_a_generator_of_few_bits_has_birthdays(tmp_path, monkeypatch):

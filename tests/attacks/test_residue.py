@@ -180,15 +180,15 @@ def test_noise_that_the_real_code_made_too_narrow(make_release, look, monkeypatc
 
 @pytest.mark.parametrize("leaked", ["caps", "importance"])
 def test_a_statistic_in_the_clear(make_release, look, monkeypatch, leaked):
-    from canal.features.statistics import Sum
+    from canal.release.noisy_sum import NoisySum
 
-    real = Sum.perturb
+    real = NoisySum.perturb
+
+    def open_hearted(self, total, stream):
+        return np.asarray(total) if self.name == leaked else real(self, total, stream)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Sum,
-            "perturb",
-            lambda self, stream: None if self.name == leaked else real(self, stream),
-        )
+        patch.setattr(NoisySum, "perturb", open_hearted)
         made = make_release("paper", seed=4)
     failed, _ = look(made)
     assert set(failed) == {WIDTH}

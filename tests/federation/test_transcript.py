@@ -79,8 +79,8 @@ class Transcript:
         self.inner = InMemory({name: site.answer for name, site in sites.items()})
         shared = world.ensemble.teachers[1].tap
         remote = RemoteSites(self, "a" * 32, "secure-sum", shared, world.queries, Options())
+        mechanism = mechanism_of(plan, remote, world.queries)
         with pytest.raises(FederationError, match="stopped"):
-            mechanism = mechanism_of(plan, remote, world.queries)
             publish(folder / "release", mechanism, remote, overlap=UNCHECKED)
 
     @property

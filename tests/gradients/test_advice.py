@@ -95,10 +95,8 @@ def test_a_step_that_is_given_stays(make_plan, shared):
     assert settled(make_plan, shared, Advice(), update)[0] is update
 
 
-def test_rounds_are_taken_with_the_advised_step_and_publish_it(
-    make_cohorts, make_plan, shared, tmp_path
-):
-    made = train(tmp_path / "a", make_cohorts(), shared().start, make_plan(), seed=1)
+def test_rounds_are_taken_with_the_advised_step_and_publish_it(sites, make_plan, shared, tmp_path):
+    made = train(tmp_path / "a", sites, shared(), make_plan(), seed=1)
     advised, _ = settled(make_plan, shared, Advice())
     assert made.settings == advised
     assert shared().start.update.step is None

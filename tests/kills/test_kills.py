@@ -66,7 +66,7 @@ def planted(*edits):
 
 KEY_AFTER_RENAME = planted(
     (
-        "release/publication.py",
+        "release/publish.py",
         """    workspace.destroy()
     tell(manifest)
     if not published:
@@ -81,11 +81,11 @@ KEY_AFTER_RENAME = planted(
 )
 ANY_BYTES = planted(("privacy/ledger.py", "if committed - {str(note)}:", "if False:"))
 NO_RESERVATION = planted(  # it is charged when all is drawn
-    ("release/aggregator.py", "receipt = run.pay()", "receipt = None"),
+    ("release/publish.py", "charged = run.pay()", "charged = None"),
     (
-        "release/aggregator.py",
-        "self._manifest(mechanism, statistics, shards, receipt, record)",
-        "self._manifest(mechanism, statistics, shards, self.pay(), record)",
+        "release/publish.py",
+        "self._manifest(published, shards, charged, record)",
+        "self._manifest(published, shards, self.pay(), record)",
     ),
 )
 ANOTHER_KEY_EACH_TIME = planted(

@@ -221,7 +221,7 @@ def test_every_sentence_of_the_statement_is_there(case):
 
 
 def test_sections_come_by_importance():
-    order = ["protected", "guarantee", "budget", "Noise", "Trust", "TeacherSum", "Not protected"]
+    order = ["protected", "guarantee", "budget", "Noise", "Trust", "Mechanism", "Not protected"]
     order += ["Assumptions", "Overlap", "About", "folder", "Ledger", "Check", "Signature"]
     headings = page("paper").headings
     assert len(headings) == len(order)

@@ -145,9 +145,9 @@ def test_no_teacher_is_loaded_and_no_noise_is_drawn(
     monkeypatch.setattr(
         checkpoint, "load", lambda folder, *a: opened.append(folder) or load(folder, *a)
     )
-    for name in ("ensemble", "aggregator", "mechanism"):
+    for name in ("ensemble", "release", "mechanism"):
         module = sys.modules[f"canal.features.{name}"]
-        for noun in ("Ensemble", "Mechanism", "Teacher", "create"):
+        for noun in ("Ensemble", "FeatureMechanism", "Teacher", "create"):
             if hasattr(module, noun):
                 monkeypatch.setattr(
                     module, noun, lambda *a, **k: pytest.fail("a teacher was asked")
