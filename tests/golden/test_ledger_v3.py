@@ -18,6 +18,7 @@ from canal.errors import BudgetExceededError, ForbiddenError, LedgerError, Ledge
 from canal.privacy import Charge, Ledger
 from canal.privacy.ledger import balances, head_of
 from canal.privacy.randomness import Secret
+from canal.release.mechanism import digest
 from canal.release.workspace import charge_key
 from golden.compare import differences, renamed
 from typed import here

@@ -1,8 +1,8 @@
 r"""A simulation: releases of invented sites, made by all that makes a release, and looked at whole.
 
 A game draws what one function publishes. A simulation plays the publisher: invented hospitals with
-small networks and a few images go through `canal.features.aggregator.create`, or
-`canal.gradients.rounds.train`, under the plan of the audited release: with a ledger, secrets,
+small networks and a few images go through `canal.features.release.create`, or
+`canal.gradients.release.train`, under the plan of the audited release: with a ledger, secrets,
 shards, a manifest, everything. Since the auditor invented the hospitals, nothing is private to it,
 and what should have been summed is computed a second time by the paper's formulas, in floating
 point and one image after the other, by none of the code that publishes (`canal.attacks.view`,
