@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from canal.federation import remote
+from canal.features import mechanism
+from canal.federation import questions, remote
 from canal.federation.identity import Identity
 from canal.federation.settings import Order
 from canal.federation.site import Site
@@ -107,4 +108,5 @@ def make_order(tmp_path, asked, checkpoints):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Three blocks for forty queries."""
-    monkeypatch.setattr(remote, "BLOCK", 16)
+    for module in (remote, questions, mechanism):
+        monkeypatch.setattr(module, "BLOCK", 16)
