@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from canal.release.agreement import digest
 
 from canal.errors import BudgetExceededError, ForbiddenError, LedgerError, LedgerTamperedError
 from canal.privacy import Charge, Ledger
