@@ -34,13 +34,14 @@ from canal.features.per_iteration import PerIterationRelease
 from canal.features.release import Options
 from canal.features.statistics import Statistics
 from canal.learning import checkpoint, evaluation, prediction
-from canal.learning.networks import Tap, alignment, evaluating, home, to_float, variation
+from canal.learning.networks import Tap, evaluating, home, to_float, variation
 from canal.learning.pictures import PREDICTION, TRUTH, outlined, sheet
 from canal.learning.runs import RunFolder, provenance
 from canal.privacy.iteration import releases_per_image
 from canal.privacy.randomness import Secret
 from canal.privacy.units import UNITS
 from canal.student import Mode
+from paper.alignment import alignment
 from paper.drawing import filled, outline
 from paper.scenario import Study
 from paper.trial import Arm, Trial

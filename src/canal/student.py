@@ -1,16 +1,18 @@
-"""Training a student: the supervised loss on its own labels, and what a release has to say.
+"""Trains a student from a release of either kind, or from none.
 
-The inner loop reads the release and the recipient's images; there is no teacher in it, and no fresh
+The loop reads the release and the recipient's images; there is no teacher in it, and no fresh
 noise. Controls are modes of the same run, so that arms differ in one thing only:
 
 =============  ==================================================================
-`release`      the targets are the features that were released
-`noiseless`    the same, of a release that was made with allocation none
-`noise-only`   the targets are noise of the same sigma, and nothing else
-`adapters`     no targets; it starts from the network that adapters lead to
-`predictions`  the targets are what that network says, on any images
-`alone`        no targets
-`pooled`       no targets, and the images are everybody's
+mode           what the student has beside its own labels
+=============  ==================================================================
+`release`      the features that were released, to match
+`noiseless`    the features of a release that was made with allocation none
+`noise-only`   noise of the same sigma as the features, and nothing else
+`adapters`     the network that a gradient release leads to, to start from
+`predictions`  the predictions of that network for any images, to match
+`alone`        nothing
+`pooled`       nothing; the images are everybody's
 =============  ==================================================================
 """
 
@@ -67,11 +69,11 @@ def train(
     Args:
         folder: of the run.
         init: folder of the initialisation, public.
-        arrays: the recipient's images; without a label, one has what the release says alone.
+        arrays: the recipient's images; one without a label has the loss of the release alone.
         training: how long and how fast.
-        distill: how features are listened to.
-        release: what was published, features or adapters, or the baseline that answers with fresh
-            noise; not needed alone.
+        distill: how features are matched.
+        release: of features or gradients, or the baseline that answers with fresh noise; not
+            needed in modes alone and pooled.
         mode: see above.
         report: of progress.
     """
@@ -121,7 +123,7 @@ def train(
 
 
 def _fitting(release: Published | None, mode: Mode) -> Published | None:
-    """The release, if a mode listens to one; refuses what it cannot listen to."""
+    """The release, if a mode uses one; refuses a release of the other kind."""
     if mode in WITHOUT_RELEASE:
         return None
     if release is None:

@@ -67,7 +67,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user chooses about reading a folder.
+    """Choices of a user about reading a folder.
 
     Args:
         keep_healthy: keep cases that are known to show no lesion.
@@ -161,12 +161,12 @@ def refuse(problems: Sequence[Problem], root: Path, accept: Collection[str] = ()
             # What must be mended is no kind of its own: each has a reason of its own.
             kind = (problem.name, "" if problem.name else problem.remedy)
             kinds.setdefault(kind, []).append(problem)
-    said = []
+    sentences = []
     for (name, _), found in sorted(kinds.items()):
         first, others = found[0], [problem.file for problem in found[1:_SHOWN]]
         more = ", ".join([*others, "…"] if len(found) > _SHOWN else others)
         several = f" (and so {len(found) - 1} more: {more})" if more else ""
         way = f", or take it with --accept {name}: {ACCEPTABLE[name]}" if name else ""
-        said.append(f"{first.file} {first.what}{several}; {first.remedy}{way}")
-    if said:
-        raise DataError(f"{root}: {'. '.join(said)}")
+        sentences.append(f"{first.file} {first.what}{several}; {first.remedy}{way}")
+    if sentences:
+        raise DataError(f"{root}: {'. '.join(sentences)}")

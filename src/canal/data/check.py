@@ -20,7 +20,7 @@ from canal.errors import DataError
 
 @dataclass(frozen=True)
 class Check:
-    """What was found in a data set.
+    """The findings of a look at every file of a data set.
 
     Args:
         layout: what was recognised.
@@ -109,7 +109,7 @@ def _read(case: Case, root: Path) -> _Readable | Problem:
 def problems_of(
     cases: Sequence[Case], inspections: Sequence[Inspection], root: Path
 ) -> list[Problem]:
-    """What is to be fixed before anything is learned from these cases.
+    """Find problems to fix before anything is learned from these cases.
 
     Args:
         cases: that were decoded.

@@ -50,7 +50,7 @@ class Flaw:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What decoding a case brought to light.
+    """Facts about the files of a case, found while decoding them.
 
     Args:
         size: of the image in its file.

@@ -38,7 +38,7 @@ from canal.data.readers import read
 from canal.data.split import Split
 from canal.errors import DataError
 
-# Changing how pixels are made, or what is said of them, changes this, and with it every key.
+# To be raised when pixels or inspections are made in another way; it changes every key.
 _VERSION = 2
 _INSPECTIONS = "seen.json"
 
@@ -91,7 +91,7 @@ def load(
 
 
 def default_folder() -> Path:
-    """Where decoded arrays are kept: `$CANAL_CACHE`, or the user's cache folder."""
+    """The folder of decoded arrays: `$CANAL_CACHE`, or below the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("CANAL_CACHE") or Path(base) / "canal")
 

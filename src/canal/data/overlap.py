@@ -169,7 +169,7 @@ def compare(
 
 
 def lookalikes(collections: Mapping[str, Arrays]) -> list[str]:
-    """How many images of one collection look like some of another; a sentence for each such pair.
+    """Say of each pair of collections how many images of one look like some of the other.
 
     Two photographs of one lesion may be two patients, or one: nobody can tell from the pixels, so
     this is for a person to look at, and no reason to refuse.
@@ -178,19 +178,19 @@ def lookalikes(collections: Mapping[str, Arrays]) -> list[str]:
         collections: by what people call them, decoded at one size.
     """
     small = {name: thumbnails(arrays.images) for name, arrays in collections.items()}
-    said = []
+    sentences = []
     for one, other in combinations(small, 2):
         ours, split = np.concatenate([small[one], small[other]]), len(small[one])
         pairs = [(a, b) for a, b in similar_pairs(ours, THRESHOLD) if a < split <= b]
         if pairs:
             first, second = pairs[0]
             names = collections[one].ids[first], collections[other].ids[second - split]
-            said.append(
+            sentences.append(
                 f"{_images(len({a for a, _ in pairs}))} of {one} look like images of {other} "
                 f"(correlation above {THRESHOLD}), such as {names[0]} and {names[1]}; if they show "
                 "the same people, take them out of one"
             )
-    return said
+    return sentences
 
 
 def _images(count: int) -> str:

@@ -161,7 +161,7 @@ def rows(arrays: Arrays, *, labelled: bool = False) -> dict[str, list[int]]:
 
 
 def joined(arrays: Arrays) -> list[str]:
-    """Whom each image shows; patients with near-identical images are the first of them."""
+    """Name the patient on each image; those with near-identical images are the first of them."""
     who = [arrays.patients[name] for name in arrays.ids]
     twins = similar_pairs(thumbnails(arrays.images), THRESHOLD)
     same = connected(((who[a], who[b]) for a, b in twins), who)

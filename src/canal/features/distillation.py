@@ -1,4 +1,4 @@
-r"""What a student makes of released features, at no further cost.
+r"""Matches a student to released features, at no further cost.
 
 A release is public once it is made, so everything here is free post-processing. The student's own
 bottleneck goes through a convolution of kernel 1 (paper, ssec:exp-setup) into the release's

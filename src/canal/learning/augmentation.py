@@ -1,13 +1,13 @@
-r"""Deformation: images turned, stretched, shifted and bent, all differently, in one pass.
+r"""Augmentation: images flipped, turned and lit another way, and deformed where few must do.
 
-A pixel at x of what comes out was at $\exp(S)\,x + t + u(x)$ in what went in: S a random matrix
-whose antisymmetric part turns and whose symmetric part stretches, t a shift, and u a field that is
-random on a coarse grid and smooth between its knots. Masks move with their images; then images get
-another gamma, and a little noise. Of few images that makes many, and a network that is trained on
-them for long goes on learning where flips alone have it learn images by heart.
+A *deformation* turns, stretches, shifts and bends all images of a batch in one pass, each in
+another way. A pixel at x of what comes out was at $\exp(S)\,x + t + u(x)$ in what went in: S a
+random matrix whose antisymmetric part turns and whose symmetric part stretches, t a shift, and u a
+field that is random on a coarse grid and smooth between its knots. Masks move with their images;
+then images get another gamma, and a little noise. A network that is trained for long on few images
+goes on learning from those, where with flips alone it learns the images by heart.
 
-All images of a batch are moved together; MONAI's transforms, image by image, take seven times as
-long (`python -m bench training`).
+MONAI's transforms, image by image, take seven times as long (`python -m bench training`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,64 @@ _SHIFT, _BEND, _KNOTS = 0.2, 0.05, 5
 _GAMMA, _NOISE = 0.4, 0.05
 
 
+def augmented(
+    images: Tensor, masks: Tensor, rng: np.random.Generator
+) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+    """Flip and turn images with their masks, and change the intensity of the images.
+
+    Args:
+        images: float `[B, C, *size]`.
+        masks: `[B, 1, *size]`.
+        rng: decides.
+
+    Returns:
+        Images, masks, and the orientation of each (`orient`).
+    """
+    orientations = rng.integers(orientation_count(images.shape[2:]), size=len(images))
+    varied = _vary_intensity(orient(images, orientations), rng)
+    return varied, orient(masks, orientations), orientations
+
+
+def orientation_count(size: tuple[int, ...]) -> int:
+    """Number of ways to flip an image and, if it is square, turn it by a quarter."""
+    flips: int = 2 ** len(size)
+    return 2 * flips if size[-1] == size[-2] else flips
+
+
+def orient(batch: Tensor, orientations: NDArray[np.int64]) -> Tensor:
+    """Flip and turn each item of a batch, exactly; features and masks alike.
+
+    Args:
+        batch: `[B, C, *size]`.
+        orientations: bit d flips spatial axis d; the bit after them swaps the last two axes.
+    """
+    import torch
+
+    dims = batch.ndim - 2
+    turned = torch.empty_like(batch)
+    for row, (item, code) in enumerate(zip(batch, orientations.tolist(), strict=True)):
+        if code >> dims & 1:
+            item = item.transpose(-1, -2)
+        axes = [axis + 1 for axis in range(dims) if code >> axis & 1]
+        turned[row] = item.flip(axes) if axes else item
+    return turned
+
+
+def _vary_intensity(images: Tensor, rng: np.random.Generator) -> Tensor:
+    """Brightness and contrast of each image; colour of each channel, a little."""
+    import torch
+
+    shape = (len(images), *[1] * (images.ndim - 1))
+    contrast = torch.from_numpy(rng.uniform(0.75, 1.25, shape).astype(np.float32))
+    tint = rng.uniform(-0.08, 0.08, (len(images), images.shape[1], *shape[2:])).astype(np.float32)
+    shift = torch.from_numpy(rng.uniform(-0.2, 0.2, shape).astype(np.float32) + tint)
+    return images.mul_(contrast).add_(shift)
+
+
 def deformed(
     images: Tensor, masks: Tensor, strength: float, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Other images of the same kind, and their masks.
+    """Deform images with their masks, and change gamma and noise of the images.
 
     Args:
         images: float `[B, C, *size]`, in two dimensions or three.
@@ -105,54 +159,3 @@ def _tensor(values: NDArray[np.floating]) -> Tensor:
     import torch
 
     return torch.from_numpy(values.astype(np.float32))
-
-
-def augmented(
-    images: Tensor, masks: Tensor, rng: np.random.Generator
-) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
-    """Images flipped, turned and changed in intensity, masks flipped and turned alike, and how.
-
-    Args:
-        images: float `[B, C, *size]`.
-        masks: `[B, 1, *size]`.
-        rng: decides.
-    """
-    orientations = rng.integers(orientation_count(images.shape[2:]), size=len(images))
-    varied = _vary_intensity(orient(images, orientations), rng)
-    return varied, orient(masks, orientations), orientations
-
-
-def orient(batch: Tensor, orientations: NDArray[np.int64]) -> Tensor:
-    """Flip and turn each item of a batch, exactly; features and masks alike.
-
-    Args:
-        batch: `[B, C, *size]`.
-        orientations: bit d flips spatial axis d; the bit after them swaps the last two axes.
-    """
-    import torch
-
-    dims = batch.ndim - 2
-    turned = torch.empty_like(batch)
-    for row, (item, code) in enumerate(zip(batch, orientations.tolist(), strict=True)):
-        if code >> dims & 1:
-            item = item.transpose(-1, -2)
-        axes = [axis + 1 for axis in range(dims) if code >> axis & 1]
-        turned[row] = item.flip(axes) if axes else item
-    return turned
-
-
-def orientation_count(size: tuple[int, ...]) -> int:
-    """How many ways there are to flip an image and, if it is square, turn it by a quarter."""
-    flips: int = 2 ** len(size)
-    return 2 * flips if size[-1] == size[-2] else flips
-
-
-def _vary_intensity(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Brightness and contrast of each image; colour of each channel, a little."""
-    import torch
-
-    shape = (len(images), *[1] * (images.ndim - 1))
-    contrast = torch.from_numpy(rng.uniform(0.75, 1.25, shape).astype(np.float32))
-    tint = rng.uniform(-0.08, 0.08, (len(images), images.shape[1], *shape[2:])).astype(np.float32)
-    shift = torch.from_numpy(rng.uniform(-0.2, 0.2, shape).astype(np.float32) + tint)
-    return images.mul_(contrast).add_(shift)

@@ -1,9 +1,8 @@
-"""Networks on disk: safetensors for the weights, JSON for what they are. Never pickle.
+"""Networks on disk: safetensors for the weights, JSON for their description. Never pickle.
 
 A file may come from another hospital. It is checked before it is used: both files whole, of the
-stated architecture, every weight finite (but for teachers in a release, which may have nothing to
-say). The digests find damage, not malice: whoever can change
-the files can change the digests.
+stated architecture, every weight finite (unless asked otherwise: a release counts a broken teacher
+as zero). The digests find damage, not malice: whoever can change the files can change the digests.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DESCRIPTION = "checkpoint.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a network is, beside its weights.
+    """The description of a network, beside its weights.
 
     Args:
         architecture: as `UNetArchitecture.to_json`, or a name of the hospital's own.
@@ -71,14 +70,14 @@ def save(folder: Path, network: nn.Module, description: Checkpoint) -> None:
 
 
 def describe(folder: Path) -> Checkpoint:
-    """Read what a checkpoint is, without its weights."""
+    """Read the description of a checkpoint, without its weights."""
     return _description(folder)[0]
 
 
 def load(
     folder: Path, network: nn.Module | None = None, *, finite: bool = True
 ) -> tuple[nn.Module, Checkpoint]:
-    """Read a network and what it is.
+    """Read a network and its description.
 
     Args:
         folder: of the checkpoint.
@@ -188,5 +187,5 @@ def _check_weights(folder: Path, want: dict[str, Any], got: dict[str, Any]) -> N
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of a description's values, whatever the white space between them."""
+    """A digest of the values of a description, whatever the white space between them."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

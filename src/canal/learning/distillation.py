@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """What a student matches beside its own labels."""
+    """Something that a student matches beside its own labels."""
 
     def attach(self, network: nn.Module) -> nn.Module:
         """The module to train: the network, with the layers that only training needs."""

@@ -1,6 +1,6 @@
-"""How good a segmentation is: Dice, IoU and HD95 of every image (MONAI), and a picture.
+"""Measures segmentations: Dice, IoU and HD95 of every image (MONAI), intervals, a picture.
 
-The rule for empty masks, written down once: truth and prediction both empty is 1 (Dice and IoU),
+The rule for empty masks: truth and prediction both empty is 1 (Dice and IoU),
 one of them empty is 0; HD95 is defined only where both have foreground.
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Score:
-    """One image.
+    """The scores of one image.
 
     Args:
         id: of the case.
         dice: 0 to 1.
         iou: 0 to 1.
         hd95: 95th percentile of the distance between the outlines, in pixels; NaN if undefined.
-        person: whom the image shows; empty if nobody knows, and then a person of its own.
+        person: the patient on the image (`canal.data.patients.joined`); empty: one of its own.
     """
 
     id: str
@@ -68,7 +68,7 @@ def scores(predicted: NDArray[np.uint8], arrays: Arrays) -> list[Score]:
 
 
 def dice(predicted: NDArray[np.uint8], arrays: Arrays) -> NDArray[np.float64]:
-    """Dice alone of every image: HD95 takes most of the time of `scores`."""
+    """Dice of every image alone; HD95 takes most of the time of `scores`."""
     import torch
     from monai.metrics import compute_dice
 
@@ -79,7 +79,7 @@ def dice(predicted: NDArray[np.uint8], arrays: Arrays) -> NDArray[np.float64]:
 
 
 def summary(found: list[Score]) -> dict[str, Any]:
-    """Means over images, with a 95 % bootstrap interval for Dice: people are drawn, not images."""
+    """Means over images, with a 95 % bootstrap interval for Dice that draws patients."""
     overlaps = np.array([score.dice for score in found])
     distances = np.array([score.hd95 for score in found])
     means = resampled_means(
@@ -103,13 +103,11 @@ def resampled_means(
     draws: int,
     rng: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
-    """Means over images when people are drawn anew, with replacement.
-
-    Two images of one person are no two witnesses: who is drawn comes with all images.
+    """Means over images when patients are drawn anew, with replacement, each with all images.
 
     Args:
         values: one for each image.
-        people: whom each image shows.
+        people: the patient on each image.
         draws: how many means.
         rng: draws them; the same every time if none is given.
     """

@@ -1,33 +1,19 @@
-r"""Where networks live: on a GPU if there is one. What goes in is moved there, what comes out back.
+r"""Networks: the U-Net that comes with CANAL, the tap into any network, the loss, and devices.
 
-Batches, noise and everything that is published stay in the machine's own memory.
-
-Eval mode for as long as it takes, and every module's own mode back afterwards.
-
-The default network: MONAI's U-Net, without batch norm, with a bottleneck behind a ReLU.
-
-The task loss, image by image: Dice plus cross-entropy.
-
-The tap: features and task-gradient energy at any named layer of any network.
-
-A hospital brings the network that it already has and names a layer. Features are that layer's
-output, and the pass stops there. Gradient energy (Eq. gkd-importance) is, for image i and
+A hospital brings the network that it already has and names a layer, the *tap*. Features are that
+layer's output, and the pass stops there. Gradient energy (Eq. gkd-importance) is, for image i and
 channel c,
 $$g_{i,c} = \tfrac{1}{HW} \sum_{h,w} (\partial \mathcal L / \partial A_i[c,h,w])^2.$$
 The layer's output becomes a leaf of the graph, so nothing is recorded before it and no gradient
 goes through the encoder.
 
+Networks live on a GPU if there is one. What goes in is moved there, what comes out is moved back:
+batches, noise and everything that is published stay in the machine's own memory.
+
 Guarantees:
-    Exact per image whatever the batch size, since the loss is a sum over images and the network is
-    in eval mode, where no layer mixes them; a batch norm that would even then is refused. Mode,
-    hooks and gradients of the network are left as found.
-
-Do two teachers mean the same by channel c? Averaging their bottlenecks supposes it.
-
-Two numbers, over the same images. The *cosine* of the flattened bottlenecks is what enters an
-average; but features behind a ReLU are non-negative, so even unrelated networks have a positive
-one. The *correlation* of each channel over images and positions, averaged over channels, is zero
-for networks that have nothing to do with each other.
+    Features and gradient energy are exact per image whatever the batch size, since the loss is a
+    sum over images and the network is in eval mode, where no layer mixes them; a batch norm that
+    would even then is refused. Mode, hooks and gradients of the network are left as found.
 """
 
 from __future__ import annotations
@@ -47,54 +33,15 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-
-VARIABLE = "CANAL_DEVICE"
-
-
-def best() -> torch.device:
-    """The device to put networks on: `$CANAL_DEVICE` (`cpu`, `cuda:1`, `mps`), or a GPU if any."""
-    import torch
-
-    asked = os.environ.get(VARIABLE, "cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(asked)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InvalidValueError(
-            f"{VARIABLE} = {asked!r} cannot be used here ({str(error).splitlines()[0]}); leave it "
-            "out, or say cpu"
-        ) from error
-    return device
-
-
-def home(network: nn.Module) -> torch.device:
-    """The device that a network is on."""
-    import torch
-
-    first = next(network.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Put a network in eval mode; `network.train()` after it would thaw layers that were frozen."""
-    was_training = [module for module in network.modules() if module.training]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module in was_training:
-            module.training = True
-
-
 Norm = Literal["group", "instance"]
+Loss = Callable[["Tensor", "Tensor"], "Tensor"]
 BOTTLENECK = "down_4"
 _DOWNSAMPLING = 16
 
 
 @dataclass(frozen=True)
 class UNetArchitecture:
-    """What determines the shape of a U-Net.
+    """MONAI's U-Net, without batch norm, with a bottleneck behind a ReLU.
 
     Args:
         in_channels: of the image.
@@ -125,7 +72,7 @@ class UNetArchitecture:
 
     @property
     def channels(self) -> int:
-        """C, of the bottleneck."""
+        """C, the channels of the bottleneck."""
         return 16 * self.base_channels
 
     def check_size(self, size: tuple[int, ...]) -> None:
@@ -163,17 +110,17 @@ class UNetArchitecture:
         return lay_out(network)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, with the family's name."""
+        """Values that JSON can hold, with the name of the family."""
         return {"family": "monai.BasicUNet", **asdict(self)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> UNetArchitecture:
-        """The reverse of `to_json`."""
+        """Read what `to_json` wrote."""
         return cls(**{name: value for name, value in values.items() if name != "family"})
 
 
 def lay_out(network: nn.Module) -> nn.Module:
-    """Put the weights of 2D convolutions in memory as the fast kernels read them."""
+    """Lay out the weights of 2D convolutions in memory as the fast kernels read them."""
     import torch
 
     for module in network.modules():
@@ -211,6 +158,11 @@ def weights_digest(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def to_float(pixels: Tensor) -> Tensor:
+    """Scale bytes to floats in [-1, 1], as networks want them."""
+    return pixels.float().div_(127.5).sub_(1.0)
+
+
 def task_loss(logits: Tensor, masks: Tensor) -> Tensor:
     """Dice plus binary cross-entropy of each image; no image's loss depends on another's.
 
@@ -236,9 +188,6 @@ def _dice() -> Any:
     return DiceLoss(sigmoid=True, reduction="none")
 
 
-Loss = Callable[["Tensor", "Tensor"], "Tensor"]
-
-
 class _TapReached(Exception):  # noqa: N818  # not an error: the pass has what it came for
     pass
 
@@ -262,7 +211,7 @@ class Tap:
         self._module = modules[layer]
 
     def features(self, images: Tensor) -> Tensor:
-        """What the layer makes of a batch; layers behind it are not run.
+        """The output of the layer for a batch; layers behind it are not run.
 
         Args:
             images: `[B, C, *size]`.
@@ -384,42 +333,8 @@ def _closest(name: str, known: list[str]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """How much two bottlenecks agree.
-
-    Args:
-        cosine: of whole bottlenecks, mean over images.
-        correlation: of single channels, mean over channels that are not constant.
-    """
-
-    cosine: float
-    correlation: float
-
-
-def alignment(ours: Tensor, theirs: Tensor) -> Alignment:
-    """Compare two networks' features of the same images, both `[N, C, *]`."""
-    import torch
-    import torch.nn.functional as F  # noqa: N812
-
-    if ours.shape != theirs.shape:
-        raise InvalidValueError(
-            f"features of shapes {tuple(ours.shape)} and {tuple(theirs.shape)} cannot be compared; "
-            "give the same images, layer and architecture"
-        )
-
-    cosine = F.cosine_similarity(ours.flatten(1), theirs.flatten(1), dim=1).mean()
-    a, b = (x.transpose(0, 1).flatten(1).double() for x in (ours, theirs))
-    a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
-    alive = (a.norm(dim=1) > 1e-9) & (b.norm(dim=1) > 1e-9)
-    if not alive.any():
-        return Alignment(float(cosine), 0.0)
-    correlation = F.cosine_similarity(a[alive], b[alive], dim=1).mean()
-    return Alignment(float(cosine), float(torch.nan_to_num(correlation)))
-
-
 def variation(features: Tensor) -> float:
-    """How much features differ between images, as a share of their size; 0 if they do not.
+    """The variation of features between images, as a share of their size; 0 if there is none.
 
     A bottleneck that is nearly the same for all images tells nothing about any of them.
 
@@ -431,6 +346,37 @@ def variation(features: Tensor) -> float:
     return float((spread / size).sqrt()) if size > 0 else 0.0
 
 
-def to_float(pixels: Tensor) -> Tensor:
-    """From bytes to roughly [-1, 1]."""
-    return pixels.float().div_(127.5).sub_(1.0)
+def best() -> torch.device:
+    """The device to put networks on: `$CANAL_DEVICE` (`cpu`, `cuda:1`, `mps`), or a GPU if any."""
+    import torch
+
+    asked = os.environ.get("CANAL_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidValueError(
+            f"CANAL_DEVICE = {asked!r} cannot be used here ({str(error).splitlines()[0]}); leave "
+            "it out, or say cpu"
+        ) from error
+    return device
+
+
+def home(network: nn.Module) -> torch.device:
+    """The device that a network is on."""
+    import torch
+
+    first = next(network.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Put a network in eval mode; `network.train()` after it would thaw layers that were frozen."""
+    was_training = [module for module in network.modules() if module.training]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module in was_training:
+            module.training = True

@@ -28,7 +28,7 @@ def enlargement(width: int) -> int:
 def plane(
     image: NDArray[np.uint8], truth: NDArray[np.uint8], *masks: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], ...]:
-    """Of a volume, the plane where the lesion is largest, or the middle if there is none.
+    """Cut a volume at the plane where the lesion is largest, or in the middle if there is none.
 
     Args:
         image: `[C, H, W]`, or `[C, H, W, D]`.
@@ -51,7 +51,7 @@ def shown(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def outlined(
     image: NDArray[np.uint8], mask: NDArray[np.uint8], colour: Colour
 ) -> NDArray[np.uint8]:
-    """The same with the outline of a mask."""
+    """Pixels as colours, with the outline of a mask."""
     drawn = shown(image).copy()
     drawn[outline(mask[0].astype(bool))] = colour
     return drawn

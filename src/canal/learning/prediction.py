@@ -1,4 +1,4 @@
-"""Masks of a folder of images, in the size and the kind of file of each image."""
+"""Predicts masks: of arrays, or of a folder in the size and the kind of file of each image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_masks(
 
     Args:
         network: trained.
-        made: what it was made for.
+        made: its description.
         cases: whose images.
         out: folder of the masks; named as the images are.
         progress: called with 1 for every image.
@@ -60,7 +60,7 @@ def write_masks(
 
 
 def _target(out: Path, case: Case) -> Path:
-    """Where the mask of a case goes."""
+    """The file of a mask."""
     return out / f"{case.id}{'.nii.gz' if is_volume(case.image[0]) else '.png'}"
 
 

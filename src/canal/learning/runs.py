@@ -1,4 +1,4 @@
-"""A run folder: what a training is for, its log, metrics and state, and in the end a checkpoint."""
+"""Run folders: the origin of a training, its log, metrics and state, and then a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Report = Callable[[Progress], None]
 
 
 class RunFolder:
-    """Where one network is trained; asked for again, a run goes on or is found finished.
+    """The folder in which one network is trained; a second call goes on, or finds it finished.
 
     Args:
         path: of the folder.
@@ -116,14 +116,14 @@ class RunFolder:
         )
         self._log(f"training on {len(arrays.ids)} images for {settings.steps} steps")
 
-        def told(progress: Progress) -> None:
+        def log_and_report(progress: Progress) -> None:
             self._log(
                 f"step {progress.step} of {progress.steps}: loss {progress.loss:.4f}, "
                 f"Dice {progress.dice:.4f}, {progress.seconds_left:.0f} s left"
             )
             report(progress)
 
-        fit(network, batches, settings, self.path, objective=objective, report=told)
+        fit(network, batches, settings, self.path, objective=objective, report=log_and_report)
         self._log("done")
 
     def finish(self, network: nn.Module, description: Checkpoint) -> None:
@@ -138,7 +138,7 @@ class RunFolder:
 
 
 def read_training(folder: Path) -> TrainingSettings:
-    """How the network of a run folder was trained."""
+    """Read the settings with which the network of a run folder was trained."""
     path = folder / SETTINGS
     try:
         return TrainingSettings(**json.loads(path.read_text())["training"])
@@ -149,5 +149,5 @@ def read_training(folder: Path) -> TrainingSettings:
 
 
 def provenance(arrays: Arrays, settings: TrainingSettings) -> dict[str, Any]:
-    """What determines a training, beside the weights that it starts from."""
+    """Everything that determines a training, beside the weights that it starts from."""
     return {"training": plain(settings), "data": arrays.digest}

@@ -37,7 +37,7 @@ def _setting(default: Any, help: str, *, recent: bool = False) -> Any:  # noqa: 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """How images are read."""
+    """The reading of images."""
 
     size: int = _setting(64, "Pixels a side; images are resized to squares (or cubes).")
     channels: int = _setting(0, "3 for colour, 1 for grey; 0 finds out.")
@@ -64,7 +64,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long and how fast."""
+    """The length and the speed of a training."""
 
     steps: int = _setting(1500, "Optimisation steps.")
     batch_size: int = _setting(16, "Images a step.")
@@ -93,7 +93,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class DistillSettings:
-    """How a student listens to a release. All knobs are free; the paper turns none of the last."""
+    """A student's loss beside its labels. All knobs are free; the paper uses none of the last."""
 
     feature_weight: float = _setting(0.1, "Weight of the feature loss beside the supervised one.")
     schedule: Literal["constant", "decay"] = _setting(

@@ -1,4 +1,4 @@
-"""What a site runs: the shared initialisation, and a teacher made from it.
+"""The shared initialisation, and the teacher that a site makes from it.
 
 `initialise` makes the weights that all teachers start from, random from a public seed or trained on
 the recipient's own, non-private images; `go_on` trains them further, on other images or in another

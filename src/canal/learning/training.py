@@ -1,13 +1,11 @@
-"""Batches from decoded arrays: every step's rows and augmentation follow from seed and step alone.
-
-Nothing random is carried from step to step, so a run that was killed goes on, from any step, with
-the very batches that it would have seen.
-
-The one loop: AdamW, one cycle of the learning rate, and a state that survives `kill -9`.
+"""The training loop: batches, AdamW, one cycle of the learning rate, and a state to resume from.
 
 Initialisations, teachers and students are trained by the same lines; they differ in the objective.
-The state (weights, moments, step) is written to one safetensors file, atomically; batches follow
-from seed and step. A resumed run therefore ends, on a CPU, with the same weights, bit for bit.
+
+Guarantees:
+    Rows and augmentation of every step follow from seed and step alone. The state (weights,
+    moments, step) is written to one safetensors file, atomically. A run that was killed, also by
+    `kill -9`, therefore ends on a CPU with the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -39,15 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step sees.
+    """The images and masks of one step.
 
     Args:
         images: float `[B, C, *size]`, roughly in [-1, 1].
         masks: float `[B, 1, *size]`, zeros and ones.
-        rows: of the arrays.
+        rows: their rows in the arrays.
         orientations: how each image was flipped and turned; the same must be done to any target
             that belongs to it (`turn`).
-        step: that it belongs to.
+        step: of the training.
         deformed: images were bent too, which no target can follow.
     """
 
@@ -59,7 +57,7 @@ class Batch:
     deformed: bool = False
 
     def to(self, device: torch.device) -> Batch:
-        """The same with images and masks on a device."""
+        """Move images and masks to a device."""
         return replace(self, images=self.images.to(device), masks=self.masks.to(device))
 
     def turn(self, targets: Tensor, places: Sequence[int] | None = None) -> Tensor:
@@ -74,8 +72,8 @@ class Batch:
                 "what was released is of images as they are, and cannot be bent with them; leave "
                 "deform at 0 to learn from it"
             )
-        of = self.orientations if places is None else self.orientations[list(places)]
-        return orient(targets, of)
+        codes = self.orientations if places is None else self.orientations[list(places)]
+        return orient(targets, codes)
 
 
 class Batches:
@@ -150,7 +148,7 @@ METRICS = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is.
+    """The progress of a run.
 
     Args:
         step: steps done.
@@ -167,7 +165,7 @@ class Progress:
     seconds_left: float
 
     def among(self, number: int, count: int) -> Progress:
-        """The same, where this is one of several runs of the same length, one after the other."""
+        """The progress of `count` runs of this length, of which this one is the `number`-th."""
         pace = self.seconds_left / max(self.steps - self.step, 1)
         done, steps = number * self.steps + self.step, count * self.steps
         left = self.seconds_left + (count - number - 1) * self.steps * pace
@@ -289,7 +287,7 @@ def _finite(network: nn.Module) -> bool:
 
 
 def _named(settings: TrainingSettings) -> str:
-    """As Python shows them; without what came later and is not used, so older states go on."""
+    """The settings as text; without what came later and is not used, so older states go on."""
     values = ", ".join(f"{name}={value!r}" for name, value in plain(settings).items())
     return f"{type(settings).__name__}({values})"
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from canal.errors import InvalidValueError
-from canal.learning.networks import alignment
+from paper.alignment import alignment
 
 
 def features(seed, *shape):
