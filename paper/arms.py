@@ -190,14 +190,6 @@ class Student(Arm):
     channel_weight: Literal["equal", "precision"] = "equal"
 
     @property
-    def name(self) -> str:
-        """For people."""
-        asked = self.release
-        if asked is None or self.control == "noiseless":
-            return self.control
-        return f"{self.control} {asked.preset} {asked.allocation} {asked.epsilon:g}"
-
-    @property
     def distillation(self) -> DistillSettings:
         """How it reads its release."""
         return DistillSettings(

@@ -74,12 +74,6 @@ class ImageAttacks(Arm):
     left_out: int = 2
     decoder_steps: int = 600
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        asked = self.release
-        return f"{self.kind} {asked.preset} {asked.allocation} {asked.epsilon:g}"
-
     def run(self, study: Study, folder: Path) -> dict[str, Any]:
         """Release, attack, measure."""
         ensemble, asked = study.ensemble, study.part("recipient")
@@ -239,12 +233,6 @@ class FeatureMembership(Arm):
     release: FeatureRelease
     networks: ShadowNetworks = ShadowNetworks()
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        asked = self.release
-        return f"{self.kind} {asked.preset} {asked.allocation} {asked.epsilon:g}"
-
     def run(self, study: Study, folder: Path) -> dict[str, Any]:
         """Release, attack."""
         seed, place = (
@@ -289,11 +277,6 @@ class RoundsMembership(Arm):
     rounds: Rounds
     cohort: Cohort = Cohort(ordinary=24, always=0)
     releases: int = 8
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self.kind} {self.rounds.epsilon if self.rounds.noise else '∞'}"
 
     def run(self, study: Study, folder: Path) -> dict[str, Any]:
         """Release, attack; and play on the same ways."""

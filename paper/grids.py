@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paper import attack_tables, feature_tables, gradient_tables
+from paper import attack_tables as attacks
+from paper import feature_tables as features
+from paper import gradient_tables as rounds
 from paper.arms import (
     FeatureRelease,
     LongCentralised,
@@ -37,115 +39,85 @@ class Grid:
     """Trials, and what is made of them.
 
     Args:
-        trials: of so many seeds.
-        seeds: that the documents have.
         document: that has the tables and shows the figures.
-        tables: by name, as the document marks them.
+        seeds: that it has.
+        trials: of so many seeds.
+        made: its tables, each marked there by the name of its function.
         figures: as SVG, by file name.
     """
 
-    trials: Callable[[int], Sequence[Trial]]
-    seeds: int
     document: str
-    tables: Mapping[str, Made]
+    seeds: int
+    trials: Callable[[int], Sequence[Trial]]
+    made: tuple[Made, ...]
     figures: Mapping[str, Made] = field(default_factory=dict)
 
+    @property
+    def tables(self) -> dict[str, Made]:
+        """By name, as the document marks them."""
+        return {make.__name__.replace("_", "-"): make for make in self.made}
 
-RESULTS, TEACHERS = "docs/results.md", "docs/teachers.md"
+
+RESULTS, TEACHERS, ATTACKS = "docs/results.md", "docs/teachers.md", "docs/attacks.md"
 ROUNDS, METHOD = "docs/adapters.md", "docs/adapters-method.md"
-ATTACKS = "docs/attacks.md"
 GRIDS = {
     "table1": Grid(
-        feature_tables.table1_trials,
+        RESULTS,
         5,
-        RESULTS,
-        {
-            "table1": feature_tables.table1,
-            "table1-differences": feature_tables.table1_differences,
-            "table1-gains": feature_tables.table1_gains,
-        },
+        features.table1_trials,
+        (features.table1, features.table1_differences, features.table1_gains),
     ),
-    "ablation": Grid(
-        feature_tables.ablation_trials, 3, RESULTS, {"ablation": feature_tables.ablation}
-    ),
+    "ablation": Grid(RESULTS, 3, features.ablation_trials, (features.ablation,)),
     "outlines": Grid(
-        feature_tables.outline_trials,
-        1,
         RESULTS,
-        {"outlines": feature_tables.outlines},
-        {"outlines.svg": feature_tables.outlines_figure},
+        1,
+        features.outline_trials,
+        (features.outlines,),
+        {"outlines.svg": features.outlines_figure},
     ),
     "composition": Grid(
-        feature_tables.composition_trials,
-        3,
         RESULTS,
-        {
-            "composition": feature_tables.composition,
-            "composition-runs": feature_tables.composition_runs,
-        },
-        {"composition.svg": feature_tables.composition_figure},
+        3,
+        features.composition_trials,
+        (features.composition, features.composition_runs),
+        {"composition.svg": features.composition_figure},
     ),
     "ensemble-size": Grid(
-        feature_tables.ensemble_trials,
-        3,
         RESULTS,
-        {"ensemble-size": feature_tables.ensemble_size},
-        {"ensemble-size.svg": feature_tables.ensemble_figure},
+        3,
+        features.ensemble_trials,
+        (features.ensemble_size,),
+        {"ensemble-size.svg": features.ensemble_figure},
     ),
-    "hospitals": Grid(
-        feature_tables.hospital_trials, 3, RESULTS, {"hospitals": feature_tables.hospitals}
-    ),
+    "hospitals": Grid(RESULTS, 3, features.hospital_trials, (features.hospitals,)),
     "teachers": Grid(
-        feature_tables.teacher_trials,
-        1,
-        TEACHERS,
-        {
-            "teachers": feature_tables.teachers,
-            "teacher-alignment": feature_tables.teacher_alignment,
-        },
+        TEACHERS, 1, features.teacher_trials, (features.teachers, features.teacher_alignment)
     ),
     "choices": Grid(
-        gradient_tables.choice_trials,
-        1,
         METHOD,
-        {
-            "choices": gradient_tables.choices,
-            "choice-steps": gradient_tables.choice_steps,
-            "choice-agreement": gradient_tables.choice_agreement,
-            "choice-harm": gradient_tables.choice_harm,
-        },
+        1,
+        rounds.choice_trials,
+        (rounds.choices, rounds.choice_steps, rounds.choice_agreement, rounds.choice_harm),
     ),
     "gradients": Grid(
-        gradient_tables.gradient_trials,
-        5,
         ROUNDS,
-        {
-            "goals": gradient_tables.goals,
-            "gradients": gradient_tables.gradients,
-            "differences": gradient_tables.differences,
-            "students": gradient_tables.students,
-            "other-gaps": gradient_tables.other_gaps,
-        },
-        {
-            f"gradients-{epsilon:g}.svg": gradient_tables.gradient_figure(epsilon)
-            for epsilon in gradient_tables.EPSILONS
-        },
+        5,
+        rounds.gradient_trials,
+        (rounds.goals, rounds.gradients, rounds.differences, rounds.students, rounds.other_gaps),
+        {f"gradients-{each:g}.svg": rounds.gradient_figure(each) for each in rounds.EPSILONS},
     ),
     "images": Grid(
-        attack_tables.image_trials,
-        5,
         ATTACKS,
-        {"images": attack_tables.images, "one-patient": attack_tables.one_patient},
-        {"images.svg": attack_tables.images_figure},
+        5,
+        attacks.image_trials,
+        (attacks.images, attacks.one_patient),
+        {"images.svg": attacks.images_figure},
     ),
     "membership": Grid(
-        attack_tables.membership_trials,
-        2,
         ATTACKS,
-        {
-            "feature-membership": attack_tables.feature_membership,
-            "rounds-membership": attack_tables.rounds_membership,
-        },
+        2,
+        attacks.membership_trials,
+        (attacks.feature_membership, attacks.rounds_membership),
     ),
 }
 
@@ -164,10 +136,10 @@ _CLEAR = FeatureRelease(allocation="none")
 _FEW = Cohort(canaries=4, ordinary=4, always=2)
 _ARMS: dict[Scenario, tuple[Arm, ...]] = {
     _TINY: (
-        *feature_tables.CONTROLS.values(),
+        *features.CONTROLS.values(),
         Networks(),
         Student("release", _FEATURES),
-        feature_tables.ABLATION["all together, K = 10"].arm("patient", 8.0),
+        features.ABLATION["all together, K = 10"].arm("patient", 8.0),
         PerIteration(),
         Outlines((Student("local-only"), Student("release", _FEATURES))),
         Teachers(random=True),

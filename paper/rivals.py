@@ -257,11 +257,6 @@ class CentralisedDPSGD(Arm):
 
     settings: DPSGD = DPSGD()
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self.kind} {self.settings.epsilon:g}"
-
     def run(self, study: Study, folder: Path) -> dict[str, Any]:  # noqa: ARG002
         """Train, and measure on the test part."""
         network = _trained(study, study.sites, self.settings, study.scenario.seed)
@@ -301,11 +296,6 @@ class Votes(Arm):
 
     epsilon: float = 8.0
     delta: float = 1e-5
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"votes {self.epsilon:g}"
 
     def run(self, study: Study, folder: Path) -> dict[str, Any]:
         """Vote, train, and measure on the test part."""

@@ -189,12 +189,6 @@ class GradientRelease(Arm):
     unlabelled: int | None = None
     rate: float = 1e-4
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        after = "student" if self.unlabelled is not None else "fine-tuned" if self.fine_tune else ""
-        return " ".join(filter(None, (self.kind, f"{self.rounds.epsilon:g}", after)))
-
     def run(self, study: Study, folder: Path) -> dict[str, Any]:
         """Release, and measure on the test part."""
         place = (

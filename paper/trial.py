@@ -37,8 +37,8 @@ class Arm(ABC):
 
     @property
     def name(self) -> str:
-        """For people; need not be unique."""
-        return self.kind
+        """For people: what kind, and the settings that are not at their defaults."""
+        return " ".join([self.kind, *_words(changed(self))])
 
     @abstractmethod
     def run(self, study: Study, folder: Path) -> dict[str, Any]:
@@ -48,6 +48,14 @@ class Arm(ABC):
             study: the scenario on disk.
             folder: of this trial alone.
         """
+
+
+def _words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings in settings are said like others."""
+    words = []
+    for name, value in settings.items():
+        words += _words(value) if isinstance(value, dict) else [f"{name}={value}"]
+    return words
 
 
 @dataclass(frozen=True)

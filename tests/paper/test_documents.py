@@ -117,7 +117,7 @@ def test_students_cost_at_epsilon_8(data_sets):
     ("changed", "before", "sentence"),
     [
         ("no noise, all else equal", tables.CHOSEN, "without any gain {} at epsilon 8 and {}"),
-        ("twice the displacement", tables.CHOSEN, "twice the way gains {} at epsilon 8 and {}"),
+        ("twice the displacement", tables.CHOSEN, "displacement gains {} at epsilon 8 and {}"),
         ("ellipsoid", tables.MODULES_ONLY, "`ellipsoid` {} at epsilon 8 and {}"),
         ("channels", tables.MODULES_ONLY, "`channels` {} and {}"),
         (
