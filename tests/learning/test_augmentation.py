@@ -1,4 +1,6 @@
-"""Deformation: every part of it alone, by numpy's and scipy's word; and all of it together."""
+"""Augmentation: orientations by numpy; parts of a deformation alone, by scipy, and together."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -7,10 +9,79 @@ from scipy.linalg import expm
 from scipy.ndimage import center_of_mass, map_coordinates, zoom
 
 from canal.learning import augmentation as deformation
-from canal.learning.augmentation import deformed
+from canal.learning.augmentation import deformed, orient, orientation_count
+from canal.learning.networks import to_float
+from canal.learning.training import Batches
 
+ORIENTED = [(6, 6), (4, 6), (4, 6, 6), (6, 4, 2), (4, 4, 4)]
 SIZES = [(24, 24), (16, 32), (8, 12, 16)]
 PARTS = ("_TURN", "_SIZE", "_STRETCH", "_SHIFT", "_BEND", "_GAMMA", "_NOISE")
+
+
+@pytest.mark.parametrize("size", ORIENTED)
+def test_orientations_are_all_different_and_by_numpy(size):
+    item = np.arange(2 * np.prod(size), dtype=np.float32).reshape(2, *size)
+    count = orientation_count(size)
+    assert count == 2 ** len(size) * (2 if size[-1] == size[-2] else 1)
+    batch = torch.tensor(item).expand(count, *item.shape)
+    found = orient(batch, np.arange(count)).numpy()
+    assert len({turned.tobytes() for turned in found}) == count
+    codes = itertools.product(range(count // 2 ** len(size)), *[range(2)] * len(size))
+    for turn, *flips in codes:  # the last axis varies fastest, so bits are read from the right
+        code = sum(bit << axis for axis, bit in enumerate([*flips, turn]))
+        want = np.swapaxes(item, -1, -2) if turn else item
+        want = np.flip(want, [axis + 1 for axis, bit in enumerate(flips) if bit])
+        assert np.array_equal(found[code], want)
+
+
+@pytest.mark.parametrize("size", ORIENTED)
+def test_every_orientation_can_be_undone(size):
+    count, dims = orientation_count(size), len(size)
+    batch = torch.randn(count, 3, *size, generator=torch.manual_seed(0))
+    codes = np.arange(count)
+    # Flips undo themselves; after a turn, the flips of the last two axes have changed places.
+    last, other = codes >> (dims - 1) & 1, codes >> (dims - 2) & 1
+    swapped = codes + (other - last) * 2 ** (dims - 1) + (last - other) * 2 ** (dims - 2)
+    undo = np.where(codes >> dims & 1, swapped, codes)
+    assert torch.equal(orient(orient(batch, codes), undo), batch)
+    turned = orient(batch, codes)
+    assert torch.equal(turned.flatten(1).sort().values, batch.flatten(1).sort().values)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (8, 12), (4, 8, 8), (4, 8, 12), (8, 8, 8)])
+def test_orienting_commutes_with_pooling(size):
+    """So a target at the bottleneck can be turned like the image that it belongs to."""
+    pool = torch.nn.functional.max_pool2d if len(size) == 2 else torch.nn.functional.max_pool3d
+    count = orientation_count(size)
+    images = torch.randn(count, 3, *size, generator=torch.manual_seed(0))
+    codes = np.arange(count)
+    assert torch.equal(pool(orient(images, codes), 4), orient(pool(images, 4), codes))
+
+
+def test_a_code_for_each_item(make_arrays):
+    with pytest.raises(ValueError, match="shorter"):
+        orient(torch.zeros(3, 1, 4, 4), np.zeros(2, dtype=np.int64))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (4, 8, 8)])
+def test_augmentation_turns_image_and_mask_alike(make_arrays, size):
+    arrays = make_arrays(8, size, channels=2)
+    seen = set()
+    for step in range(8):
+        batch = Batches(arrays, batch_size=8, augment=True, seed=0)[step]
+        assert np.array_equal(
+            batch.masks.numpy(),
+            orient(torch.tensor(arrays.masks[batch.rows]), batch.orientations).numpy(),
+        )
+        plain = orient(to_float(torch.tensor(arrays.images[batch.rows])), batch.orientations)
+        # Each channel of each image is a straight line of the pixels: contrast, shift and tint.
+        for ours, theirs in zip(batch.images.flatten(0, 1), plain.flatten(0, 1), strict=True):
+            slope, offset = np.polyfit(theirs.ravel(), ours.ravel(), 1)
+            assert 0.74 < slope < 1.26
+            assert abs(offset) < 0.3
+            np.testing.assert_allclose(ours, slope * theirs + offset, atol=1e-5)
+        seen |= set(batch.orientations.tolist())
+    assert len(seen) > orientation_count(size) // 2
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Run folders: what they hold, whose weights a teacher started from, and what they refuse."""
+"""Initialisations and teachers: the weights that they start from, what they keep and refuse."""
 
 import json
 import os
@@ -7,10 +7,13 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+import torch
 
 from canal.data import overlap
 from canal.errors import CheckpointError, InvalidValueError
+from canal.features.ensemble import load_ensemble
 from canal.learning import checkpoint
+from canal.learning.checkpoint import Checkpoint
 from canal.learning.networks import UNetArchitecture, weights_digest
 from canal.learning.prediction import predict
 from canal.learning.runs import LOCK, RunFolder
@@ -18,6 +21,7 @@ from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import (
     go_on,
     initialise,
+    is_random,
     labelled_by,
     load_initialisation,
     train,
@@ -334,3 +338,33 @@ def test_a_training_that_was_killed_leaves_a_folder_that_goes_on(tmp_path):
     with run.claim({"seed": 1}):
         pass
     assert LOCK not in names(tmp_path)
+
+
+def save(folder, network, **notes):
+    architecture = UNetArchitecture(in_channels=1, base_channels=8)
+    notes = {"role": "initialisation", "seed": 3, "trained": False} | notes
+    about = Checkpoint(
+        architecture=architecture.to_json(),
+        initialisation=weights_digest(network),
+        size=(32, 32),
+        notes=notes,
+    )
+    checkpoint.save(folder, network, about)
+    return checkpoint.describe(folder)
+
+
+def test_a_trained_network_that_says_that_it_is_random(tmp_path):
+    """Trained on patients, say: caps read from it would be theirs, and charged to nobody."""
+    network = UNetArchitecture(in_channels=1, base_channels=8).build(seed=3)
+    assert is_random(save(tmp_path / "honest", network))
+    assert trained_on(tmp_path / "honest") == ()
+    assert not is_random(save(tmp_path / "another-seed", network, seed=4))
+    assert not is_random(save(tmp_path / "open", network, trained=True))
+    with torch.no_grad():
+        next(network.parameters()).add_(0.01)
+    assert not is_random(save(tmp_path / "init", network))
+    assert trained_on(tmp_path / "init") is None  # nobody knows
+    notes = {"role": "teacher", "site": "north", "trained_initialisation": False}
+    save(tmp_path / "north", network, **notes)
+    ensemble = load_ensemble([tmp_path / "north"], tmp_path / "init")
+    assert ensemble.trained_initialisation
