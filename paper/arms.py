@@ -26,7 +26,6 @@ from canal import (
 )
 from canal.attacks.view import noiseless_rows
 from canal.data.patients import joined
-from canal.features.calibration import finite_or_none
 from canal.features.distillation import Targets
 from canal.features.ensemble import Ensemble
 from canal.features.mechanism import TeacherSum
@@ -40,6 +39,7 @@ from canal.learning.runs import RunFolder, provenance
 from canal.privacy.iteration import releases_per_image
 from canal.privacy.randomness import Secret
 from canal.privacy.units import UNITS
+from canal.release.digits import finite_or_none
 from canal.student import Mode
 from paper.alignment import alignment
 from paper.drawing import filled, outline

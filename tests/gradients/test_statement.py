@@ -8,9 +8,8 @@ import pytest
 
 from canal.errors import ReleaseError
 from canal.gradients.plan import AdapterPlan
-from canal.gradients.statement import facts_of, state
 from canal.privacy.randomness import SAMPLER
-from canal.release.conditions import noise_source
+from canal.release.statement import Facts, noise_source, state
 
 PLAN = AdapterPlan(epsilon=2.0, patients=100, parameters=1000, sites=2)
 COHORTS = ("north", "south")
@@ -22,7 +21,7 @@ def noise(plan, private=True):
 
 def stated(plan=PLAN, weights=None, private=True):
     calibrated = plan.calibrate(weights)
-    return state(calibrated, facts_of(calibrated, noise(plan, private), COHORTS))
+    return state(calibrated, Facts.of(plan, noise(plan, private), COHORTS))
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
@@ -115,7 +114,7 @@ def test_who_must_be_trusted():
 @pytest.mark.parametrize("name", ["source", "sampler"])
 def test_noise_of_unknown_origin_is_refused(name):
     with pytest.raises(ReleaseError, match="is not ours"):
-        facts_of(PLAN.calibrate(), noise(PLAN) | {name: "dice"}, COHORTS)
+        Facts.of(PLAN, noise(PLAN) | {name: "dice"}, COHORTS)
 
 
 @pytest.mark.parametrize(

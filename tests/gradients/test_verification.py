@@ -13,11 +13,11 @@ import pytest
 from canal.errors import ReleaseError
 from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import AdapterPlan
-from canal.gradients.statement import facts_of, state
 from canal.gradients.store import AdapterRelease
 from canal.privacy import Ledger, Secret, rounded_gaussian
 from canal.privacy.randomness import Stream
 from canal.release.charges import charges
+from canal.release.statement import Facts, state
 from canal.release.verification import account, check_statement, verify
 from gradients.charged import COHORTS, Charged
 
@@ -25,7 +25,7 @@ from gradients.charged import COHORTS, Charged
 def derived_anew(content):
     """Everything that follows from the plan, as an honest release would say it."""
     calibrated = AdapterPlan.from_json(content["plan"]).calibrate(content["statistics"]["weights"])
-    facts = facts_of(calibrated, content["noise"], content["participants"]["cohorts"])
+    facts = Facts.of(calibrated.plan, content["noise"], content["participants"]["cohorts"])
     bounds = np.array(content["statistics"]["bounds"])
     return content | {
         "mechanism": PatientSum.numbers(calibrated, bounds),

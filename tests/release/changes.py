@@ -135,13 +135,8 @@ def derived_anew(content):
     plan = Plan.from_json(content["plan"])
     statistics = Statistics.from_json(content["statistics"])
     mechanism = TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics)
-    facts = Facts(
-        private=content["private"],
-        noise=content["noise"]["source"],
-        sampler=content["noise"]["sampler"],
-        lattice_step=mechanism.lattice.step,
-        cohorts=tuple(content["participants"]["cohorts"]),
-    )
+    noise, cohorts = content["noise"], tuple(content["participants"]["cohorts"])
+    facts = Facts(content["private"], noise["source"], noise["sampler"], cohorts)
     statement = state(mechanism.calibrated, facts)
     return content | {"mechanism": mechanism.to_json(), "statement": statement}
 

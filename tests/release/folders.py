@@ -12,11 +12,10 @@ from canal.privacy import Lattice, Secret
 from canal.privacy.randomness import SAMPLER, Stream
 from canal.privacy.units import Participants
 from canal.release.card import render
-from canal.release.conditions import noise_source
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
 from canal.release.record import About
 from canal.release.shard import ROWS, shard_name, write_shard
-from canal.release.statement import Facts, stamp, state
+from canal.release.statement import Facts, noise_source, stamp, state
 
 COHORTS = ("north", "south", "west")
 UNCHECKED = dict.fromkeys(("cohorts", "queries", "initialisation"), "not checked: nobody was there")
@@ -68,8 +67,8 @@ def write_folder(
         (clear + np.rint(change(noise)).astype(np.int64)).swapaxes(0, 1)
     )
     stored = stored.swapaxes(0, 1).reshape(*shape[:2], *grid)
-    source = noise_source(plan, private=False)
-    facts = Facts(False, source, SAMPLER.decode(), mechanism.lattice.step, COHORTS)
+    noise = {"source": noise_source(plan, private=False), "sampler": SAMPLER.decode()}
+    facts = Facts.of(plan, noise, COHORTS)
     warning = stamp(plan.allocation, private=False)
     out.mkdir()
     shards = [
@@ -85,7 +84,7 @@ def write_folder(
         statistics=statistics.to_json(),
         mechanism=mechanism.to_json(),
         participants={"cohorts": list(COHORTS), "initialisation": "0" * 64, "tap": "bottleneck"},
-        noise={"source": source, "sampler": SAMPLER.decode()},
+        noise=noise,
         ledger=None,
         record=About().to_record(UNCHECKED),
         shards=shards,

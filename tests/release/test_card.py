@@ -74,7 +74,7 @@ def build(
     mechanism = TeacherSum.of(calibrated, statistics)
     private = not seeded and plan.allocation != "none"
     noise = {"source": "a secret of the system", "sampler": "rounded-gaussian/1"}
-    facts = Facts(private, noise["source"], noise["sampler"], mechanism.lattice.step, cohorts)
+    facts = Facts(private, noise["source"], noise["sampler"], cohorts)
     rows = [min(256, queries - start) for start in range(0, queries, 256)]
     return Manifest(
         kind="features",

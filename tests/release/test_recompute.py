@@ -66,8 +66,7 @@ def restated(victim, release, **values):
     statistics = Statistics.from_json(content["statistics"])
     calibrated = release.plan.calibrate(statistics.weights(release.plan))
     mechanism = TeacherSum.of(calibrated, statistics)
-    cohorts = tuple(content["participants"]["cohorts"])
-    facts = Facts(True, *content["noise"].values(), mechanism.lattice.step, cohorts)
+    facts = Facts.of(release.plan, content["noise"], content["participants"]["cohorts"])
     said = json.loads(json.dumps(state(calibrated, facts)))
     victim.forge(content | {"mechanism": mechanism.to_json(), "statement": said})
 

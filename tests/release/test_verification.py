@@ -53,8 +53,7 @@ def told_otherwise(manifest: Manifest, **choices) -> Manifest:
     statistics = Statistics.from_json(manifest.statistics)
     calibrated = calibrate(plan, statistics.weights(plan))
     mechanism = TeacherSum.of(calibrated, statistics)
-    cohorts = tuple(manifest.participants["cohorts"])
-    facts = Facts(True, *manifest.noise.values(), mechanism.lattice.step, cohorts)
+    facts = Facts.of(plan, manifest.noise, manifest.participants["cohorts"])
     said = json.loads(json.dumps(state(calibrated, facts)))
     return replace(manifest, plan=plan.to_json(), mechanism=mechanism.to_json(), statement=said)
 

@@ -13,9 +13,8 @@ from canal.attacks.individual import LOOKED_AT
 from canal.attacks.outcome import ALARM, CONFIDENCE, Outcome
 from canal.attacks.traces import Check
 from canal.attacks.verdict import Verdict
-from canal.features.calibration import finite_or_none
 from canal.files import replace_file
-from canal.release.digits import downwards, number, short
+from canal.release.digits import downwards, finite_or_none, number, short
 from canal.release.manifest import SOFTWARE
 
 FORMAT = "canal-audit/2"

@@ -26,11 +26,10 @@ from canal.attacks.view import (
     noiseless_statistics,
 )
 from canal.errors import InvalidValueError
-from canal.features.calibration import finite_or_none
 from canal.features.ensemble import Ensemble
 from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.release.digits import number, short
+from canal.release.digits import finite_or_none, number, short
 from canal.release.verification import check_statement
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from canal.attacks.bounds import counted_epsilon, gaussian_mu, normality
 from canal.attacks.game import Game, Scores
-from canal.features.calibration import finite_or_none
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.privacy.units import Unit
-from canal.release.digits import downwards, number, upwards
+from canal.release.digits import downwards, finite_or_none, number, upwards
 
 CONFIDENCE = 0.95
 # A bound of 95 % is above a claim that is exactly true in one run out of twenty; an alarm is not.

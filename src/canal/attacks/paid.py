@@ -24,10 +24,9 @@ from canal.attacks.canary import Canary
 from canal.attacks.outcome import exact_epsilon
 from canal.attacks.view import Floats
 from canal.errors import InvalidValueError
-from canal.features.calibration import finite_or_none
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import CHUNK, Patients
-from canal.release.digits import number, short
+from canal.release.digits import finite_or_none, number, short
 
 if TYPE_CHECKING:
     from torch import nn

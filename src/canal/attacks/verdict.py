@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 from canal.attacks.bounds import gaussian_epsilon, gaussian_mu, width_mu
 from canal.attacks.outcome import ALARM
 from canal.attacks.traces import Check
-from canal.features.calibration import finite_or_none
 from canal.privacy.units import Unit
-from canal.release.digits import downwards, number
+from canal.release.digits import downwards, finite_or_none, number
 
 if TYPE_CHECKING:
     from canal.attacks.game import Game, Played

@@ -18,6 +18,7 @@ from canal.features.plan import Plan
 from canal.privacy.allocation import reverse_water_filling, uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.units import UNITS, Exposure, Unit
+from canal.release.digits import finite_or_none
 
 if TYPE_CHECKING:
     from canal.privacy.lattice import Lattice
@@ -72,6 +73,11 @@ class CalibratedPlan:
 
     def _published(self) -> NDArray[np.bool_]:
         return np.asarray(self.sigma("features") <= MOST_NOISE * even_sigma(self.plan))
+
+    @property
+    def lattice(self) -> Lattice:
+        """Of the sum of features over teachers."""
+        return feature_lattice(self.plan)
 
     def charge(self, unit: Unit) -> float:
         """The rho to charge, from flat weights; what a release costs depends on them in last bits.
@@ -235,8 +241,3 @@ def _features(plan: Plan, scores: NDArray[np.float64], rho: float) -> GaussianEv
     draws = plan.released * plan.positions * plan.shares
     once_each = GaussianEvent("features", tuple(sigma.tolist()), exposures, draws=draws)
     return once_each.times(plan.releases)
-
-
-def finite_or_none(value: float) -> float | None:
-    """For JSON, which has no infinity: null says that there is no guarantee."""
-    return value if math.isfinite(value) else None

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from canal.features.calibration import CalibratedPlan, finite_or_none
+from canal.features.calibration import CalibratedPlan
 from canal.features.plan import Plan
 from canal.privacy.iteration import Penalty, penalty, releases_per_image
 from canal.privacy.units import NEIGHBOURS, UNITS
+from canal.release.digits import finite_or_none
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

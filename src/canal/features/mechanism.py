@@ -376,15 +376,9 @@ class FeatureMechanism(Mechanism):
         """Channels, caps, sigmas and scales."""
         return self.teacher_sum(published).to_json()
 
-    def facts(self, published: Published, noise: Mapping[str, str]) -> Facts:
+    def facts(self, published: Published, noise: Mapping[str, str]) -> Facts:  # noqa: ARG002
         """What a statement says beside the plan."""
-        return Facts(
-            private=self.spec.private,
-            noise=noise["source"],
-            sampler=noise["sampler"],
-            lattice_step=self.teacher_sum(published).lattice.step,
-            cohorts=self.spec.cohorts,
-        )
+        return Facts.of(self.plan, noise, self.spec.cohorts)
 
     def statement(self, published: Published, facts: Facts) -> dict[str, Any]:
         """What the release promises, and what not."""

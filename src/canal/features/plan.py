@@ -108,6 +108,7 @@ class Plan:
     colluding: int = 0
     broken: Broken = "zero"
 
+    kind: ClassVar[str] = "features"
     units: ClassVar[tuple[Unit, ...]] = UNITS
     charged: ClassVar[tuple[Unit, ...]] = ("patient", "paper", "membership", "image")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-FEATURES = "features"
+FEATURES = Plan.kind
 
 
 class Release(Folder):

@@ -30,7 +30,6 @@ from canal.release.checks import (
     check_share_width,
     derived_again,
 )
-from canal.release.conditions import check_noise
 from canal.release.manifest import Manifest
 from canal.release.noise_check import (
     ALARM,
@@ -125,8 +124,7 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
     plan = Plan.from_json(manifest.plan)
     cohorts = tuple(str(name) for name in manifest.participants["cohorts"])
     check_plan(plan, cohorts)
-    noise, sampler = str(manifest.noise["source"]), str(manifest.noise["sampler"])
-    private = check_noise(plan, noise, sampler)
+    facts = Facts.of(plan, manifest.noise, cohorts)
     statistics = Statistics.from_json(manifest.statistics)
     calibrated = plan.calibrate(statistics.weights(plan))
     statistics.check(calibrated)
@@ -134,16 +132,9 @@ def _derived(manifest: Manifest) -> CalibratedPlan:
     if plan.trust == "secure-sum":
         steps = mechanism.teachers * float(mechanism.sigma.min()) / mechanism.lattice.step
         check_share_width(steps / math.sqrt(plan.shares - plan.colluding))
-    facts = Facts(
-        private=private,
-        noise=noise,
-        sampler=sampler,
-        lattice_step=mechanism.lattice.step,
-        cohorts=cohorts,
-    )
     check_derived(
         manifest,
-        private=private,
+        private=facts.private,
         mechanism=mechanism.to_json(),
         statement=state(calibrated, facts),
         is_covered=lambda made: covers(made, calibrated, cohorts),

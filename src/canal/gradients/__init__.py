@@ -19,10 +19,9 @@
 `shared`        the network that everybody holds, as the rounds want it
 `start`         where the rounds begin
 `agreement`     what every site agrees to before the first round
-`charges`       who pays, in which unit
 `rounds`        claims, pays, asks round after round, publishes
 `update`        from published sums to the next network
-`statement`     what is promised, and what is not
+`statement`     what only this mechanism promises, and what it does not
 `card`          the same for whoever signs
 `store`         a release as its reader sees it
 `verification`  every number of it derived again

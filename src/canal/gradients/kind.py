@@ -5,6 +5,7 @@ from canal.release.registry import ReleaseKind
 
 KIND = ReleaseKind(
     name="adapters",
+    wording=Deferred("canal.gradients.statement:wording"),
     open=Deferred("canal.gradients.store:AdapterRelease"),
     verify=Deferred("canal.gradients.verification:verify"),
     check_statement=Deferred("canal.gradients.verification:check_statement"),

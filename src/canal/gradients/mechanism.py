@@ -29,7 +29,6 @@ from canal.gradients.gradients import Gradients
 from canal.gradients.patients import check_views
 from canal.gradients.plan import ADAPTERS, TENSOR, AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.public import Public
-from canal.gradients.statement import facts_of, state
 from canal.gradients.update import Trajectory, UpdateSettings
 from canal.privacy.lattice import Lattice
 from canal.privacy.shares import check_share
@@ -44,6 +43,7 @@ from canal.release.mechanism import (
     Sums,
 )
 from canal.release.noisy_sum import NoisySum
+from canal.release.statement import Facts, state
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from canal.privacy.ledger import Charge
     from canal.privacy.randomness import Stream
     from canal.release.manifest import Manifest
-    from canal.release.statement import Facts
 
 COUNT = "count"
 # Patients are counted in small parts of one, so that shares of the noise are many of them wide.
@@ -371,7 +370,7 @@ class GradientMechanism(Mechanism):
 
     def facts(self, published: Published, noise: Mapping[str, str]) -> Facts:  # noqa: ARG002
         """What a statement says beside the plan."""
-        return facts_of(self.patient_sum.calibrated, noise, self.spec.cohorts)
+        return Facts.of(self.plan, noise, self.spec.cohorts)
 
     def statement(self, published: Published, facts: Facts) -> dict[str, Any]:  # noqa: ARG002
         """What the release promises, and what not."""

@@ -80,6 +80,7 @@ class AdapterPlan:
     trust: Trust = "trusted"
     colluding: int = 0
 
+    kind: ClassVar[str] = ADAPTERS
     units: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
     charged: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
 

@@ -13,7 +13,6 @@ from canal.gradients.basis import BASIS, digest, read_basis
 from canal.gradients.card import render
 from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import TENSOR, AdapterPlan, CalibratedAdapterPlan
-from canal.gradients.statement import facts_of, state
 from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
 from canal.privacy.ledger import Ledger
@@ -39,6 +38,7 @@ from canal.release.noise_check import (
     without_direction,
 )
 from canal.release.recompute import PublicInputs
+from canal.release.statement import Facts, state
 
 # Values of a round that are looked at together.
 _PART = 1024
@@ -127,7 +127,7 @@ def _derived(manifest: Manifest) -> CalibratedAdapterPlan:
     if plan.trust == "secure-sum":
         steps = float(calibrated.sigma.min()) / calibrated.lattice.step
         check_share_width(steps / math.sqrt(plan.shares - plan.colluding))
-    facts = facts_of(calibrated, manifest.noise, cohorts)
+    facts = Facts.of(plan, manifest.noise, cohorts)
     check_derived(
         manifest,
         private=facts.private,

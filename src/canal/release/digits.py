@@ -10,6 +10,11 @@ _EXPONENT_FORM = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?e[+-]?\d+(?![\w-])")
 _POWER = re.compile(r"(?<![\w.-])(\d+)\^(-?\d+)")
 
 
+def finite_or_none(value: float) -> float | None:
+    """For JSON, which has no infinity: null says that there is no guarantee."""
+    return value if math.isfinite(value) else None
+
+
 def short(value: float | None) -> str:
     """Four digits for a terminal; no guarantee has no number.
 

@@ -28,7 +28,6 @@ from canal.errors import CommittedError, LedgerError, ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Charge, Ledger, receipt
 from canal.privacy.randomness import SAMPLER, Secret
-from canal.release.conditions import noise_source
 from canal.release.manifest import SOFTWARE, Manifest
 from canal.release.mechanism import (
     Federation,
@@ -45,7 +44,7 @@ from canal.release.mechanism import (
 from canal.release.record import About, check_kept, keep
 from canal.release.registry import AnyPlan
 from canal.release.shard import Shard, describe_shard, read_shard, shard_name, write_shard
-from canal.release.statement import stamp
+from canal.release.statement import noise_source, stamp
 from canal.release.workspace import Workspace, charge_key
 
 MechanismT = TypeVar("MechanismT", bound=Mechanism)

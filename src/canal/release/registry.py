@@ -19,11 +19,13 @@ from canal.errors import ReleaseError
 if TYPE_CHECKING:
     from canal.privacy.events import Guarantee
     from canal.privacy.gaussian import Conversion
+    from canal.privacy.lattice import Lattice
     from canal.privacy.ledger import Ledger
     from canal.privacy.units import Unit
     from canal.release.checks import Check
     from canal.release.manifest import Manifest
     from canal.release.recompute import PublicInputs
+    from canal.release.statement import Facts, Wording
     from canal.release.store import Folder
 
 
@@ -33,6 +35,10 @@ TRUSTS: tuple[Trust, ...] = get_args(Trust)
 
 class AnyPlan(Protocol):
     """What was asked for, of whatever kind; all of it is public."""
+
+    @property
+    def kind(self) -> str:
+        """The name of its kind."""
 
     @property
     def epsilon(self) -> float:
@@ -101,6 +107,10 @@ class AnyCalibrated(Protocol):
     def guarantee(self) -> Guarantee:
         """What it promises."""
 
+    @property
+    def lattice(self) -> Lattice:
+        """Of the sums over sites."""
+
     def charge(self, unit: Unit) -> float:
         """The rho to charge: never below what the release costs, whatever is published first."""
 
@@ -111,6 +121,7 @@ class ReleaseKind:
 
     Args:
         name: in a manifest.
+        wording: what only this kind says in a statement about a calibrated plan.
         open: a folder and its manifest, as a reader sees them.
         verify: checks everything that can be checked.
         check_statement: gives the calibrated plan, and refuses what does not follow from it.
@@ -118,6 +129,7 @@ class ReleaseKind:
     """
 
     name: str
+    wording: Callable[[Any, Facts], Wording]
     open: Callable[[Path, Manifest], Folder]
     verify: Callable[[Path, Ledger | None, PublicInputs | None], list[Check]]
     check_statement: Callable[[Manifest], Any]

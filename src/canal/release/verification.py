@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from canal.errors import ReleaseError
-from canal.features.calibration import finite_or_none
 from canal.privacy.ledger import Ledger
 from canal.release.checks import Check, Checks
-from canal.release.digits import short, upwards
+from canal.release.digits import finite_or_none, short, upwards
 from canal.release.manifest import Manifest
 from canal.release.recompute import PublicInputs, not_recomputed
 from canal.release.registry import ReleaseKind, kind_of

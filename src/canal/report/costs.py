@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from canal.features.calibration import finite_or_none
+from canal.features.statement import had_asked, query_counts
 from canal.privacy.iteration import penalty, releases_per_image
-from canal.release.statement import had_asked, query_counts
+from canal.release.digits import finite_or_none
 from canal.report.arms import Arm
 from canal.report.published import PublishedFeatures
 

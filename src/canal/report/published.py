@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from canal.errors import ReleaseError
-from canal.features.calibration import finite_or_none
 from canal.features.plan import Plan
 from canal.features.store import Release
 from canal.gradients.plan import DISTANCE, AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.privacy.units import UNITS, Unit
-from canal.release.digits import number
+from canal.release.digits import finite_or_none, number
 from canal.release.registry import AnyPlan
 from canal.release.store import Folder, open_release
 from canal.release.verification import check_statement
