@@ -9,7 +9,7 @@ import pytest
 
 from canal.errors import ReleaseError
 from canal.features.verification import noise_looks
-from canal.release.noise_check import Sums, Zeros, check_unlike, check_widths, closest
+from canal.release.noise_check import Alike, Sums, Zeros, check_unlike, check_widths, closest
 from canal.release.verification import verify
 from release.folders import write_folder
 
@@ -217,6 +217,7 @@ def test_a_later_round_that_answers_an_earlier_ones_noise():
     rows = np.stack([first, second + first])
     assert closest(rows).passed is False
     assert closest(rows, later_know=True).passed
-    assert "1 pairs" in check_unlike(rows, str, 1e-9, later_know=True)
+    assert "1 pairs" in check_unlike(Alike("rows", rows, str, later_know=True), 1e-9)
+    near = np.stack([first, first + 0.1 * second])
     with pytest.raises(ReleaseError, match="0 and 1 are closer"):
-        check_unlike(np.stack([first, first + 0.1 * second]), str, 1e-9, later_know=True)
+        check_unlike(Alike("rows", near, str, later_know=True), 1e-9)

@@ -127,3 +127,15 @@ def test_whatever_a_forger_puts_into_a_statement_something_is_said(odd, home, tm
             assert "statement" in found.failed
             assert "FAIL" in found.lines()[0]
             found.to_json()
+
+
+@pytest.mark.parametrize("odd", [None, "x", 3, [], {}])
+def test_whatever_stands_for_a_whole_entry_something_is_said(odd, home, tmp_path):
+    """Statistics that were a number ended in a traceback; a kind that nobody knows is no other."""
+    shutil.copytree(home / "paper", tmp_path / "r")
+    victim = Victim(tmp_path / "r", render)
+    for entry in victim.content():
+        victim.forge(victim.content() | {entry: odd})
+        found = verdict(victim.folder, Ledger(home / "ledger.sqlite"))
+        assert found.failed, entry
+        found.to_json()

@@ -102,7 +102,7 @@ def test_charges_that_are_not_everyones(made, forge):
 
 def test_charges_are_held_against_the_statement_too(made, forge, monkeypatch):
     """Where the code that works charges out is wrong, it is wrong when it checks them."""
-    monkeypatch.setattr("canal.features.verification.covers", lambda *_: True)
+    monkeypatch.setattr("canal.release.verification.covers", lambda *_: True)
     manifest = made[0].manifest
     due = manifest.ledger["charges"]
     assert forge(manifest) == {}

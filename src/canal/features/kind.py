@@ -7,7 +7,10 @@ KIND = ReleaseKind(
     name="features",
     wording=Deferred("canal.features.statement:wording"),
     open=Deferred("canal.features.store:Release"),
-    verify=Deferred("canal.features.verification:verify"),
-    check_statement=Deferred("canal.features.verification:check_statement"),
-    check_contents=Deferred("canal.features.verification:check_contents"),
+    derive=Deferred("canal.features.verification:derive"),
+    noise_looks=Deferred("canal.features.verification:noise_looks"),
+    alike=Deferred("canal.features.verification:alike"),
+    recompute=Deferred("canal.features.recompute:recompute"),
+    not_recomputed=Deferred("canal.features.recompute:not_recomputed"),
+    render=Deferred("canal.release.card:render"),
 )

@@ -1,157 +1,46 @@
-"""Checking a release of features without trusting whoever made it.
+"""What is particular in checking a feature release (`canal.release.verification`).
 
-The statement is derived again from the plan and the published statistics; what does not depend on
-the kind of a release is in `canal.release.checks`.
+The numbers of a manifest are derived again from its plan and the published statistics; the noise is
+looked at by query, by channel, and by channel of a query.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
-from canal.errors import ReleaseError
-from canal.features.calibration import CalibratedPlan
 from canal.features.mechanism import TeacherSum
 from canal.features.plan import Plan, check_plan
 from canal.features.statistics import Statistics, Sum
 from canal.features.store import Release
-from canal.privacy.ledger import Ledger
-from canal.release.card import render
-from canal.release.charges import covers
-from canal.release.checks import (
-    Check,
-    Checks,
-    check_derived,
-    check_digests,
-    check_shards,
-    check_share_width,
-    derived_again,
-)
 from canal.release.manifest import Manifest
 from canal.release.noise_check import (
-    ALARM,
     COMPARED,
+    Alike,
     Floats,
     Sums,
     Zeros,
-    check_unlike,
-    check_widths,
     some,
     without_direction,
 )
-from canal.release.recompute import PublicInputs, recompute
-from canal.release.shard import TENSOR
-from canal.release.statement import Facts, state
+from canal.release.verification import Derived, check_statement
 
 # Queries that are in memory at once.
 _ROWS = 32
 
 
-def verify(
-    path: Path, ledger: Ledger | None = None, public: PublicInputs | None = None
-) -> list[Check]:
-    """Check everything of a release of features that can be checked.
-
-    Args:
-        path: the release folder.
-        ledger: that was charged, where the reader has it.
-        public: initialisation and images, where the reader has them.
-    """
-    checks, opened = Checks(path), []
-
-    def manifest() -> str:
-        opened.append(Release(path, Manifest.read(path)))
-        return f"{len(opened[0])} queries, digest {opened[0].manifest.digest[:12]}"
-
-    if not checks.look("manifest", manifest):
-        return checks.found
-    release = opened[0]
-    checks.key()
-    checks.files(release.manifest)
-    stated = checks.look("statement", lambda: _statement(release.manifest))
-    checks.contents(
-        "shards", lambda: _shards(release), lambda: _noise(release), lambda: _repeats(release)
-    )
-    if public is not None and stated:
-        recompute(checks, release, public)
-    elif public is not None:
-        checks.skip("public inputs", "not recomputed; the statement contradicts itself")
-    checks.record(release.manifest)
-    checks.card(release.manifest, render)
-    checks.ledger(release.manifest, ledger)
-    return checks.found
-
-
-def check_contents(release: Release) -> None:
-    """Check what a reader relies on: every shard by its SHA-256, and the statement.
-
-    Raises:
-        ReleaseError: a shard was changed, or something stated does not follow.
-    """
-    _shards(release)
-    check_statement(release.manifest)
-
-
-def _shards(release: Release) -> str:
-    check_digests(release.path, release.manifest)
-    rows = [len(stored) for stored in release.shards()]
-    shape = [len(release.channels), *release.plan.grid]
-    listed = check_shards(release.path, release.manifest, rows, shape, TENSOR, "I16")
-    if listed != release.plan.participants.queries:
-        raise ReleaseError(
-            f"{listed} queries were released, {release.plan.participants.queries} paid for"
-        )
-    return f"{len(rows)}, every digest holds"
-
-
-def check_statement(manifest: Manifest) -> CalibratedPlan:
-    """Derive everything that a manifest promises from its plan and published statistics.
-
-    Raises:
-        ReleaseError: something does not follow, or could not have been released.
-    """
-    try:
-        return _derived(manifest)
-    # Whatever a forger put where a number should be.
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise ReleaseError(f"the manifest contradicts itself: {error}") from error
-
-
-def _derived(manifest: Manifest) -> CalibratedPlan:
+def derive(manifest: Manifest) -> Derived:
+    """The numbers of a feature release, from its plan and its published statistics."""
     plan = Plan.from_json(manifest.plan)
-    cohorts = tuple(str(name) for name in manifest.participants["cohorts"])
-    check_plan(plan, cohorts)
-    facts = Facts.of(plan, manifest.noise, cohorts)
+    check_plan(plan, tuple(str(name) for name in manifest.participants["cohorts"]))
     statistics = Statistics.from_json(manifest.statistics)
     calibrated = plan.calibrate(statistics.weights(plan))
     statistics.check(calibrated)
     mechanism = TeacherSum.of(calibrated, statistics)
-    if plan.trust == "secure-sum":
-        steps = mechanism.teachers * float(mechanism.sigma.min()) / mechanism.lattice.step
-        check_share_width(steps / math.sqrt(plan.shares - plan.colluding))
-    check_derived(
-        manifest,
-        private=facts.private,
-        mechanism=mechanism.to_json(),
-        statement=state(calibrated, facts),
-        is_covered=lambda made: covers(made, calibrated, cohorts),
-    )
-    return calibrated
-
-
-def _statement(manifest: Manifest) -> str:
-    check_statement(manifest)
-    return derived_again(manifest)
-
-
-def _noise(release: Release) -> str:
-    """See that every query, every channel, and every channel of a query has its noise."""
-    if release.plan.allocation == "none":
-        return "none was added"
-    return check_widths(*noise_looks(release), ALARM / 2)
+    widths = mechanism.teachers * mechanism.sigma / mechanism.lattice.step
+    return Derived(calibrated, mechanism.to_json(), widths)
 
 
 def noise_looks(release: Release) -> tuple[list[Sums | Zeros], dict[str, list[Sums]]]:
@@ -238,10 +127,8 @@ def _statistic_looks(release: Release) -> list[Sums | Zeros]:
     return looks
 
 
-def _repeats(release: Release) -> str:
-    """See that no two queries, and no two channels, have the same noise."""
-    if release.plan.allocation == "none":
-        return "no noise was added"
+def alike(release: Release) -> list[Alike]:
+    """What should have noise of its own: queries, and channels."""
     order, channels = _order(release), release.channels.tolist()
     every = max(1, len(order) * release.plan.positions // COMPARED)
     rows, across = [], []
@@ -249,11 +136,10 @@ def _repeats(release: Release) -> str:
         flat = values.reshape(len(values), -1)
         rows.append(flat[:, some(flat.shape[1])])
         across.append(np.moveaxis(values, 1, 0).reshape(len(channels), -1)[:, ::every])
-    queries = check_unlike(np.concatenate(rows), lambda row: f"query {order[row]!r}", ALARM / 4)
-    between = check_unlike(
-        np.concatenate(across, axis=1), lambda row: f"channel {channels[row]}", ALARM / 4
-    )
-    return f"none: {queries} of queries, {between} of channels"
+    return [
+        Alike("queries", np.concatenate(rows), lambda row: f"query {order[row]!r}"),
+        Alike("channels", np.concatenate(across, axis=1), lambda row: f"channel {channels[row]}"),
+    ]
 
 
 def _order(release: Release) -> list[str]:

@@ -7,7 +7,10 @@ KIND = ReleaseKind(
     name="adapters",
     wording=Deferred("canal.gradients.statement:wording"),
     open=Deferred("canal.gradients.store:AdapterRelease"),
-    verify=Deferred("canal.gradients.verification:verify"),
-    check_statement=Deferred("canal.gradients.verification:check_statement"),
-    check_contents=Deferred("canal.gradients.verification:check_contents"),
+    derive=Deferred("canal.gradients.verification:derive"),
+    noise_looks=Deferred("canal.gradients.verification:noise_looks"),
+    alike=Deferred("canal.gradients.verification:alike"),
+    recompute=Deferred("canal.gradients.recompute:recompute"),
+    not_recomputed=Deferred("canal.gradients.recompute:not_recomputed"),
+    render=Deferred("canal.gradients.card:render"),
 )

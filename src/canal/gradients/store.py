@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import ReleaseError
+from canal.errors import InvalidValueError, MismatchError, ReleaseError
 from canal.gradients.adapter import Coordinates, merge
-from canal.gradients.basis import read_basis
+from canal.gradients.basis import BASIS, digest, read_basis
 from canal.gradients.mechanism import PatientSum
-from canal.gradients.plan import ADAPTERS, AdapterPlan
+from canal.gradients.plan import ADAPTERS, TENSOR, AdapterPlan
 from canal.gradients.public import Public
 from canal.gradients.update import Trajectory, UpdateSettings
 from canal.learning.networks import weights_digest
+from canal.release.checks import not_the_digest
 from canal.release.manifest import Manifest
 from canal.release.mechanism import Integers
-from canal.release.shard import Shard
 from canal.release.store import Folder
 
 if TYPE_CHECKING:
@@ -35,23 +34,49 @@ class AdapterRelease(Folder):
     """
 
     kind = ADAPTERS
+    tensor, dtype = TENSOR, np.int32
+    shards_are = rows_are = "rounds"
     plan: AdapterPlan
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        super().__init__(path, manifest)
-        try:
-            self.plan = AdapterPlan.from_json(manifest.plan)
-            self.settings = UpdateSettings.from_json(manifest.statistics["update"])
-            self.patients = float(manifest.statistics["patients"])
-            self._shards = tuple(Shard(**entry) for entry in manifest.shards)
-            if any(Path(each.file).name != each.file for each in self._shards):
-                raise ValueError("a file has a strange name")
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ReleaseError(f"{path} has a manifest that contradicts itself: {error}") from error
+    def read(self, manifest: Manifest) -> None:
+        """See `Folder`."""
+        self.plan = AdapterPlan.from_json(manifest.plan)
+        self.settings = UpdateSettings.from_json(manifest.statistics["update"])
+        self.patients = float(manifest.statistics["patients"])
+        if any(entry["rows"] != 1 for entry in manifest.shards):
+            raise ValueError("a round has other rows than one")
 
     def __len__(self) -> int:
-        """Rounds."""
-        return len(self._shards)
+        return len(self.manifest.shards)
+
+    @property
+    def paid_for(self) -> int:
+        """See `Folder`."""
+        return self.plan.rounds
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Folder`."""
+        return (self.plan.coordinates,)
+
+    @property
+    def beside(self) -> Mapping[str, Callable[[], str]]:
+        """See `Folder`."""
+        return {BASIS: self._check_basis} if self.plan.directions else {}
+
+    def _check_basis(self) -> str:
+        found, plan = read_basis(self.path), self.plan
+        stated, held = self.manifest.statistics["basis"], digest(found)
+        if held != stated:
+            raise MismatchError(
+                f"{BASIS} {not_the_digest('a digest of directions', stated, held)}",
+                files={BASIS: {"expected": stated, "found": held}},
+            )
+        try:
+            found.check(plan.directions, plan.parameters)
+        except InvalidValueError as error:
+            raise ReleaseError(f"{BASIS}: {error}") from error
+        return f"{plan.directions} directions of {plan.parameters} parameters"
 
     @property
     def content(self) -> dict[str, Any]:
@@ -79,8 +104,7 @@ class AdapterRelease(Folder):
 
     def sums(self, number: int) -> Integers:
         """What was published in one round, `[d]` integers."""
-        shape = (self.plan.coordinates,)
-        stored: Integers = self._shards[number].map(self.path, shape, np.int32)[0]
+        stored: Integers = self.shard(number)[0]
         return stored
 
     def public(self, channels: NDArray[np.int64]) -> Public:

@@ -1,8 +1,4 @@
-"""What can be checked of a release folder of any kind: digests, arithmetic, card, ledger.
-
-Digests find damage. What is stated is compared with what was derived again. The ledger holds the
-digest of the manifest, so that a folder whose every digest was forged anew is found as well.
-"""
+"""Checks of a release folder: a list of them, and those on files, card and ledger."""
 
 from __future__ import annotations
 
@@ -13,27 +9,24 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from canal.errors import CanalError, MismatchError, ReleaseError
 from canal.privacy.chain import GENESIS, Row
 from canal.privacy.ledger import Ledger, is_head, receipt
-from canal.privacy.precision import epsilon_of_release
-from canal.release.charges import QUERIES
-from canal.release.digits import short, upwards
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
-from canal.release.record import check_record
+from canal.release.registry import kind_of
 from canal.release.shard import metadata
-from canal.release.workspace import refuse_key_left
+
+if TYPE_CHECKING:
+    from canal.release.store import Folder
 
 # Of a digest in a sentence; nobody finds two files that agree in these.
 DIGEST = 16
-# Lattice steps in a deviation of one share of the noise.
-_LEAST_SHARE = 64.0
 # Another processor may round the last bits of a logarithm otherwise.
-_CLOSE = 1e-9
+CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -86,87 +79,27 @@ class Checks:
         """Note that one thing could not be looked at."""
         self.found.append(Check(what, None, why))
 
-    def contents(
-        self, what: str, at: Callable[[], str], noise: Callable[[], str], repeats: Callable[[], str]
-    ) -> None:
-        """Every shard is what the manifest says; then its noise is looked at.
 
-        Args:
-            what: the shards are called.
-            at: looks at them.
-            noise: looks for their noise.
-            repeats: looks for noise that is there twice.
-        """
-        self.look(what, at)
-        digests = "files" in self.found[-1].numbers
-        for name, look in (("noise", noise), ("repeats", repeats)):
-            if digests:
-                self.skip(name, f"not looked at; these are not the {what} of the manifest")
-            else:
-                self.look(name, look)
-
-    def key(self) -> None:
-        """The key of the noise is gone, as far as that can be seen from here."""
-
-        def gone() -> str:
-            refuse_key_left(self.path)
-            return "no key of the noise lies beside it"
-
-        self.look("key", gone)
-
-    def files(self, manifest: Manifest, more: Sequence[str] = ()) -> None:
-        """The folder holds what the manifest lists, and nothing else."""
-        self.look("files", lambda: _files(self.path, manifest, more))
-
-    def card(self, manifest: Manifest, render: Callable[[Manifest], str]) -> None:
-        """The card is the one of this manifest."""
-        if manifest.software == SOFTWARE:
-            self.look("card", lambda: _card(self.path, manifest, render))
-        else:
-            made = f"made by {manifest.software}; compare it there, this is {SOFTWARE}"
-            self.skip("card", made)
-
-    def record(self, manifest: Manifest) -> None:
-        """What its makers say is readable; whether it is true, nobody can derive."""
-        self.look("record", lambda: check_record(manifest.record))
-
-    def ledger(self, manifest: Manifest, ledger: Ledger | None) -> None:
-        """Everyone was charged, once, for this very manifest."""
-        if manifest.ledger is None:
-            self.skip("ledger", "nothing is charged for a research run")
-        elif ledger is None:
-            self.skip("ledger", "not looked at; give it with --ledger")
-        else:
-            self.look("ledger", lambda: _ledger(manifest, ledger))
-
-
-def _files(path: Path, manifest: Manifest, more: Sequence[str]) -> str:
-    expected = {MANIFEST, CARD, *more} | {entry["file"] for entry in manifest.shards}
-    there = {child.name for child in path.iterdir()}
+def check_files(release: Folder) -> str:
+    """The folder holds what the manifest lists, and nothing else."""
+    shards = {entry["file"] for entry in release.manifest.shards}
+    expected = {MANIFEST, CARD, *release.beside} | shards
+    there = {child.name for child in release.path.iterdir()}
     if there != expected:
         odd = sorted(there ^ expected)[0]
         raise ReleaseError(f"{odd} is {'too much' if odd in there else 'missing'} in the folder")
     return f"{len(there)}, none too many"
 
 
-def check_shards(
-    path: Path, manifest: Manifest, rows: Sequence[int], shape: list[int], tensor: str, kind: str
-) -> int:
-    """Every shard is the tensor that the manifest describes, every row listed once; how many.
-
-    Digests are compared by `check_digests`, before a row is counted.
-
-    Args:
-        path: the folder.
-        manifest: of the same.
-        rows: of every shard.
-        shape: of a row.
-        tensor: what a shard calls its integers.
-        kind: of the integers, as safetensors calls it.
-    """
-    for number, entry in enumerate(manifest.shards):
-        header = _header(path / entry["file"], tensor)
-        want = {"dtype": kind, "shape": [rows[number], *shape]}
+def check_shards(release: Folder) -> str:
+    """Every shard is the tensor that the manifest describes, every row listed once and paid for."""
+    path, manifest = release.path, release.manifest
+    check_digests(path, manifest)
+    rows = [len(stored) for stored in release.shards()]
+    kind = f"I{8 * np.dtype(release.dtype).itemsize}"
+    for count, entry in zip(rows, manifest.shards, strict=True):
+        header = _header(path / entry["file"], release.tensor)
+        want = {"dtype": kind, "shape": [count, *release.shape]}
         if {key: header.get(key) for key in want} != want:
             raise ReleaseError(f"{entry['file']} is no tensor of {want['shape']} integers ({kind})")
         if header["words"] != metadata(manifest.statement["stamp"]):
@@ -175,7 +108,11 @@ def check_shards(
     listed = [tuple(at) for at in manifest.rows.values()]
     if len(listed) != len(places) or set(listed) != places:
         raise ReleaseError("the manifest does not list every row of the shards exactly once")
-    return len(listed)
+    if len(listed) != release.paid_for:
+        raise ReleaseError(
+            f"{len(listed)} {release.rows_are} were released, {release.paid_for} paid for"
+        )
+    return f"{len(rows)}, every digest holds"
 
 
 def check_digests(path: Path, manifest: Manifest) -> None:
@@ -242,118 +179,14 @@ def _header(path: Path, tensor: str) -> dict[str, Any]:
         raise ReleaseError(f"{path.name} is no safetensors file: {error}") from error
 
 
-def check_derived(
-    manifest: Manifest,
-    *,
-    private: bool,
-    mechanism: dict[str, Any],
-    statement: dict[str, Any],
-    is_covered: Callable[[list[dict[str, Any]]], bool],
-) -> None:
-    """Refuse a manifest that states anything else than what was derived from its plan.
-
-    Args:
-        manifest: of a release of any kind.
-        private: whether its noise protects anybody.
-        mechanism: that follows from plan and statistics.
-        statement: that follows from those.
-        is_covered: whether charges pay for it.
-
-    Raises:
-        ReleaseError: something does not follow.
-    """
-    for what, stated, derived in (
-        ("claim to be private", manifest.private, private),
-        ("absence of a charge", manifest.ledger is None, not private),
-        ("mechanism", manifest.mechanism, mechanism),
-        ("statement", manifest.statement, json.loads(json.dumps(statement))),
-    ):
-        if not same(stated, derived):
-            raise ReleaseError(f"the {what} does not follow from the plan")
-    if manifest.ledger is not None and not is_covered(manifest.ledger["charges"]):
-        raise ReleaseError("the charges are not everyone's, or below what the release costs")
-    if manifest.ledger is not None:
-        _check_charges(manifest)
-        _check_totals(manifest.ledger, manifest.participants["cohorts"])
-
-
-def _check_charges(manifest: Manifest) -> None:
-    """Refuse charges below what the statement says that a release costs.
-
-    Read off the statement, for every cohort that is named: a mistake in how charges are worked out
-    would be in `is_covered` as well.
-    """
-    charges = list((manifest.ledger or {})["charges"])
-    charged = {(each["cohort"], each["unit"]): float(each["rho"]) for each in charges}
-    for unit, promised in manifest.statement["guarantee"].items():
-        cohorts = [QUERIES] if unit == "image" else manifest.participants["cohorts"]
-        # What costs more than any number (images that count as public) is charged to nobody.
-        for cohort in cohorts if promised["rho"] is not None else ():
-            if not charged.get((cohort, unit), 0.0) >= (1 - _CLOSE) * promised["rho"]:
-                raise ReleaseError(
-                    f"cohort {cohort!r} was charged less for unit {unit} than the statement says "
-                    "that the release costs"
-                )
-
-
-def _check_totals(paid: dict[str, Any], cohorts: Sequence[str]) -> None:
-    """Refuse running totals that no ledger can have had behind these charges.
-
-    Args:
-        paid: what the manifest says of its charges.
-        cohorts: that took part.
-    """
-    head, totals = paid["head"], paid["totals"]
-    if head is None and totals == []:  # charged at sites elsewhere, which keep theirs
-        return
-    for name in ("before", "after"):
-        if len(bytes.fromhex(head[name])) != 32:
-            raise ReleaseError(f"the head {name} the charge is no SHA-256")
-    charged = {(each["cohort"], each["unit"]): each for each in paid["charges"]}
-    for total in totals:
-        mine = charged[total["cohort"], total["unit"]]
-        least = epsilon_of_release(mine["rho"], total["delta"], mine["draws"], total["conversion"])
-        most = (1 + _CLOSE) * total["epsilon_budget"]
-        if not (1 - _CLOSE) * least <= total["epsilon_spent"] <= most:
-            raise ReleaseError(
-                f"the running total of cohort {total['cohort']!r} is below what this release "
-                "costs, or above its budget"
-            )
-    if not set(cohorts) <= {total["cohort"] for total in totals}:
-        raise ReleaseError("a cohort has no running total")
-
-
-def check_share_width(steps: float) -> None:
-    """Refuse shares of the noise whose sum is no rounded Gaussian.
-
-    The least width is that of `canal.privacy.shares`, written down once more: where it was lowered
-    there, releases are made and checked with the same mistake.
-
-    Args:
-        steps: of the lattice, in one deviation of the narrowest share.
-    """
-    if not steps >= _LEAST_SHARE:
-        raise ReleaseError(
-            f"a share of the noise is {steps:.3g} lattice steps wide, and below {_LEAST_SHARE:g} "
-            "the sum of shares is not the noise that is stated"
-        )
-
-
-def derived_again(manifest: Manifest) -> str:
-    """What a checked statement says, in a line; the stamp where nobody is protected."""
-    said = manifest.statement
-    if not manifest.private:
-        return str(said["stamp"])
-    found = ", ".join(
-        f"{short(upwards(promised['epsilon']))} of unit {unit}"
-        for unit, promised in said["guarantee"].items()
-    )
-    return f"every number derived again: epsilon {found}, at delta {short(said['delta'])}"
-
-
-def _card(path: Path, manifest: Manifest, render: Callable[[Manifest], str]) -> str:
+def check_card(path: Path, manifest: Manifest) -> str | Check:
+    """The card is the one of this manifest."""
+    if manifest.software != SOFTWARE:
+        made = f"made by {manifest.software}; compare it there, this is {SOFTWARE}"
+        return Check("", None, made)
     try:
-        there, card = (path / CARD).read_bytes(), render(manifest).encode()
+        there = (path / CARD).read_bytes()
+        card = kind_of(manifest.kind).render(manifest).encode()
     except OSError as error:
         raise ReleaseError(f"{CARD} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -368,9 +201,14 @@ def _card(path: Path, manifest: Manifest, render: Callable[[Manifest], str]) -> 
     return "says what the manifest says"
 
 
-def _ledger(manifest: Manifest, ledger: Ledger) -> str:
+def check_ledger(manifest: Manifest, ledger: Ledger | None) -> str | Check:
+    """Everyone was charged, once, for this very manifest."""
+    if manifest.ledger is None:
+        return Check("", None, "nothing is charged for a research run")
+    if ledger is None:
+        return Check("", None, "not looked at; give it with --ledger")
     rows = ledger.verify()
-    stated = manifest.ledger or {}
+    stated = manifest.ledger
     key, charged = str(stated["key"]), list(stated["charges"])
     due = {(c["cohort"], c["unit"]): [c["rho"], c["draws"]] for c in charged}
     head = stated["head"]
@@ -436,5 +274,5 @@ def same(stated: Any, derived: Any) -> bool:
     if isinstance(stated, list) and isinstance(derived, list):
         return len(stated) == len(derived) and all(map(same, stated, derived))
     if isinstance(stated, int | float) and isinstance(derived, int | float):
-        return math.isclose(stated, derived, rel_tol=_CLOSE)
+        return math.isclose(stated, derived, rel_tol=CLOSE)
     return bool(stated == derived)

@@ -278,18 +278,33 @@ def closest(rows: Floats, alarm: float = ALARM, *, later_know: bool = False) -> 
     return Closest(where, found / (1 if later_know else 2), least, pairs)
 
 
-def check_unlike(rows: Floats, name: Callable[[int], str], alarm: float, **how: bool) -> str:
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """Rows that should have noise of their own, each.
+
+    Args:
+        what: they are, in plural.
+        rows: `[n, values]`, over the deviation of the noise.
+        name: of a row.
+        later_know: whether the signal of a row may depend on earlier rows.
+    """
+
+    what: str
+    rows: Floats
+    name: Callable[[int], str]
+    later_know: bool = False
+
+
+def check_unlike(found: Alike, alarm: float) -> str:
     """See that no two rows have the same noise, or the same with the other sign.
 
     Args:
-        rows: `[n, values]`, over the deviation of the noise.
-        name: of a row.
+        found: the rows.
         alarm: how often independent noise is refused, at most.
-        how: see `closest`.
     """
-    most = closest(rows, alarm, **how)
+    most = closest(found.rows, alarm, later_know=found.later_know)
     if most.passed is False:
-        one, other = map(name, most.pair)
+        one, other = map(found.name, most.pair)
         raise ReleaseError(
             f"{one} and {other} are closer than noise of their own leaves them: it was used twice, "
             "or is too narrow"

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from canal.privacy.events import Guarantee
     from canal.privacy.gaussian import Conversion
     from canal.privacy.lattice import Lattice
-    from canal.privacy.ledger import Ledger
     from canal.privacy.units import Unit
-    from canal.release.checks import Check
+    from canal.release.checks import Checks
     from canal.release.manifest import Manifest
+    from canal.release.noise_check import Alike, Sums, Zeros
     from canal.release.recompute import PublicInputs
     from canal.release.statement import Facts, Wording
     from canal.release.store import Folder
+    from canal.release.verification import Derived
 
 
 Trust = Literal["trusted", "secure-sum"]
@@ -123,17 +124,24 @@ class ReleaseKind:
         name: in a manifest.
         wording: what only this kind says in a statement about a calibrated plan.
         open: a folder and its manifest, as a reader sees them.
-        verify: checks everything that can be checked.
-        check_statement: gives the calibrated plan, and refuses what does not follow from it.
-        check_contents: refuses files that are not those of the manifest, and such a statement.
+        derive: the numbers of a manifest, from its plan and its published statistics.
+        noise_looks: what is to be seen of the noise in a folder: all looks, and some of them by
+            what they see.
+        alike: what in a folder should have noise of its own.
+        recompute: computes again what is public, and adds a check for everything.
+        not_recomputed: what is to be said where the reader has no public inputs.
+        render: the card.
     """
 
     name: str
     wording: Callable[[Any, Facts], Wording]
     open: Callable[[Path, Manifest], Folder]
-    verify: Callable[[Path, Ledger | None, PublicInputs | None], list[Check]]
-    check_statement: Callable[[Manifest], Any]
-    check_contents: Callable[[Any], None]
+    derive: Callable[[Manifest], Derived]
+    noise_looks: Callable[[Any], tuple[list[Sums | Zeros], dict[str, list[Sums]]]]
+    alike: Callable[[Any], list[Alike]]
+    recompute: Callable[[Checks, Any, PublicInputs], None]
+    not_recomputed: Callable[[Manifest], str]
+    render: Callable[[Manifest], str]
 
 
 def register(kind: ReleaseKind) -> None:

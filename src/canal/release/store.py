@@ -1,14 +1,22 @@
-"""A published folder, whatever it holds: a manifest that proves itself, and what it promises."""
+"""A release as its reader sees it: a folder, opened once.
+
+Digests are checked before a byte is believed: the manifest's when it is opened, a shard's when it
+is first touched. Integers are mapped, not loaded.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from canal.errors import ReleaseError
 from canal.release.manifest import Manifest
 from canal.release.registry import AnyPlan, kind_of
+from canal.release.shard import Shard, Stored
 from canal.release.workspace import refuse_key_left
 
 
@@ -21,12 +29,28 @@ class Folder(ABC):
     """
 
     kind: ClassVar[str]
+    # What its shards hold, what they are called, and what is in each of their rows.
+    tensor: ClassVar[str]
+    dtype: ClassVar[type[np.signedinteger]]
+    shards_are: ClassVar[str]
+    rows_are: ClassVar[str]
     plan: AnyPlan
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
         if manifest.kind != self.kind:
             raise ReleaseError(f"{path} is a release of {manifest.kind}, not of {self.kind}")
+        try:
+            self.read(manifest)
+            self._shards = tuple(Shard(**entry) for entry in manifest.shards)
+            for entry in self._shards:
+                if type(entry.rows) is not int or entry.rows < 1:
+                    raise ValueError(f"a shard has {entry.rows!r} rows")
+                if Path(entry.file).name != entry.file:
+                    raise ValueError("a shard has a strange name")
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ReleaseError(f"{path} has a manifest that contradicts itself: {error}") from error
+        self._mapped: dict[int, Stored] = {}
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
@@ -40,8 +64,22 @@ class Folder(ABC):
         return opened
 
     @abstractmethod
+    def read(self, manifest: Manifest) -> None:
+        """Take the plan, and what else its kind has, out of a manifest."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """How many queries were answered, or rounds made."""
+
+    @property
+    @abstractmethod
+    def paid_for(self) -> int:
+        """How many of them the plan has."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Of a row of a shard."""
 
     @property
     @abstractmethod
@@ -52,6 +90,24 @@ class Folder(ABC):
     @abstractmethod
     def words(self) -> tuple[str, str]:
         """The same in a sentence, whose first part is the most important."""
+
+    @property
+    def beside(self) -> Mapping[str, Callable[[], str]]:
+        """Other files of it; what sees that each is what the manifest describes."""
+        return {}
+
+    def shards(self) -> Iterator[Stored]:
+        """All stored integers, `[rows, *shape]` at a time."""
+        return (self.shard(number) for number in range(len(self._shards)))
+
+    def shard(self, number: int) -> Stored:
+        """The integers of one shard, `[rows, *shape]`."""
+        if number not in self._mapped:
+            if not 0 <= number < len(self._shards):
+                raise ReleaseError(f"{self.path} has no shard {number}")
+            found = self._shards[number].map(self.path, self.shape, self.dtype)
+            self._mapped[number] = found
+        return self._mapped[number]
 
     @property
     def digest(self) -> str:
