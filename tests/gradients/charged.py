@@ -1,7 +1,7 @@
 """A release of adapters that tests change, and the ledger that was charged for it."""
 
-from canal.gradients.card import render
 from canal.gradients.plan import TENSOR
+from canal.release.card import render
 from canal.release.shard import write_shard
 from canal.release.verification import verify
 from victim import Victim

@@ -2,8 +2,7 @@
 
 import pytest
 
-from canal.gradients.card import render
-from canal.release.card import DIGEST_LETTERS, headline_epsilon
+from canal.release.card import DIGEST_LETTERS, headline_epsilon, render
 
 
 @pytest.fixture(scope="module")

@@ -12,5 +12,5 @@ KIND = ReleaseKind(
     alike=Deferred("canal.features.verification:alike"),
     recompute=Deferred("canal.features.recompute:recompute"),
     not_recomputed=Deferred("canal.features.recompute:not_recomputed"),
-    render=Deferred("canal.release.card:render"),
+    card=Deferred("canal.features.card:card"),
 )

@@ -12,5 +12,5 @@ KIND = ReleaseKind(
     alike=Deferred("canal.gradients.verification:alike"),
     recompute=Deferred("canal.gradients.recompute:recompute"),
     not_recomputed=Deferred("canal.gradients.recompute:not_recomputed"),
-    render=Deferred("canal.gradients.card:render"),
+    card=Deferred("canal.gradients.card:card"),
 )

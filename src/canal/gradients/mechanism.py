@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from canal.errors import InvalidValueError
 from canal.gradients.basis import Basis, write_basis
-from canal.gradients.card import render
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import check_views
@@ -32,6 +31,7 @@ from canal.gradients.public import Public
 from canal.gradients.update import Trajectory, UpdateSettings
 from canal.privacy.lattice import Lattice
 from canal.privacy.shares import check_share
+from canal.release.card import render
 from canal.release.charges import charges, covers
 from canal.release.mechanism import (
     Integers,

@@ -6,21 +6,18 @@ answers what NIST SP 800-226 asks, most important first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from itertools import groupby
 from typing import Any
 
-from canal.privacy.units import UNITS
-from canal.release.chart import Point, bar, lines, scatter
-from canal.release.digits import number, percent, upwards
+from canal.release.digits import number, upwards
 from canal.release.manifest import MANIFEST, Manifest
 from canal.release.page import (
     bullets,
     code,
     document,
     facts,
-    figure,
     note,
     section,
     sentences,
@@ -28,6 +25,7 @@ from canal.release.page import (
     text,
 )
 from canal.release.record import said_of_overlap
+from canal.release.registry import kind_of
 
 # Every shard has its digest in the manifest; the card names no more of them than fit a page.
 MOST_SHARDS = 12
@@ -40,13 +38,26 @@ FOR_WHOM = {
 }
 # The same patient, where both relations stand beside each other.
 REPLACED = "for a patient who is replaced by another"
-PARTS = {
-    "caps": "Caps: how large each channel gets",
-    "importance": "Importance: how much each channel matters",
-    "features": "Features: the channels themselves",
-}
 NOT_STATED = "not stated"
-WEIGHTS = {"importance": "importance", "matched": "importance × cap²"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardParts:
+    """What only one mechanism shows on a card.
+
+    Args:
+        title: what is released.
+        facts: a few of the most important, for the top.
+        sections: behind the guarantee.
+        holds: what is in the folder.
+        beside: other files in it.
+    """
+
+    title: str
+    facts: Mapping[str, str]
+    sections: Sequence[str]
+    holds: Sequence[str]
+    beside: Sequence[str] = ()
 
 
 def render(manifest: Manifest) -> str:
@@ -55,58 +66,53 @@ def render(manifest: Manifest) -> str:
     Args:
         manifest: of the release; all that the card says is in it.
     """
-    statement = manifest.statement
+    statement, parts = manifest.statement, kind_of(manifest.kind).card(manifest)
+    by = "relation" if len(_people(statement)) > 1 else "unit of privacy"
     sections = (
         section("Who is protected, against what", sentences(statement["protected"])),
-        section("The guarantee, by unit of privacy", *guarantee_table(statement), style="wide"),
-        section("Where the budget went", *_budget(manifest), style="wide"),
-        _charts(manifest),
+        section(f"The guarantee, by {by}", *_guarantee(statement), style="wide"),
+        *parts.sections,
         section("Trust model", sentences(statement["trust"])),
         section("Mechanism", sentences(statement["mechanism"])),
         section("Not protected", sentences(statement["not_protected"])),
         section("Assumptions", sentences(statement["assumptions"])),
         section("Overlap", sentences(said_of_overlap(manifest.record["overlap"]))),
-        section("About this release", about_table(manifest)),
-        section("In this folder", *_folder(manifest)),
-        section("Ledger", *ledger_table(manifest)),
-        section("Check it yourself", *commands()),
-        section("Signature", *signature(manifest)),
+        section("About this release", _about(manifest)),
+        section("In this folder", *_folder(manifest, parts)),
+        section("Ledger", *_ledger(manifest)),
+        section("Check it yourself", *_commands()),
+        section("Signature", *_signature(manifest)),
     )
     title = f"Privacy card {manifest.digest[:DIGEST_LETTERS]}"
-    return document(title, (banner(statement), _headline(manifest), *sections, footer(manifest)))
+    top = (_banner(statement), _headline(statement, parts))
+    return document(title, (*top, *sections, _footer(manifest)))
 
 
-def banner(statement: dict[str, Any]) -> str:
+def _banner(statement: dict[str, Any]) -> str:
     """The warning on everything that protects nobody."""
     words = statement["stamp"]
     return f'<p class="stamp">{text(words)}</p>' if words else ""
 
 
-def _headline(manifest: Manifest) -> str:
-    statement, plan = manifest.statement, manifest.plan
-    units = list(dict.fromkeys((statement["unit"], "patient")))
+def _people(statement: dict[str, Any]) -> list[str]:
+    """Units that are patients; two, where each relation has a number of its own."""
+    return [unit for unit in statement["guarantee"] if unit in ("membership", "patient")]
+
+
+def _headline(statement: dict[str, Any], parts: CardParts) -> str:
+    """The top of a card: its numbers, what they mean, and a few facts."""
+    unit, people = statement["unit"], _people(statement)
+    units = list(dict.fromkeys((unit, *people)))
     if all(statement["guarantee"][unit]["epsilon"] is None for unit in units):
         figures = "<span><b>No guarantee</b> for anyone</span>"
     else:
         figures = "".join(headline_epsilon(statement, unit) for unit in units)
-    people = plan["participants"]
-    facts = {
-        "Sites": number(people["teachers"]),
-        "Queries": number(people["queries"]),
-        "Channels": f"{number(len(manifest.mechanism['channels']))} of {number(plan['channels'])}",
-        "Allocation": plan["allocation"],
-        "Weights": WEIGHTS[plan["weight"]],
-    }
-    return header("release", figures, statement["guarantee"]["patient"]["reading"], facts)
-
-
-def header(kind: str, figures: str, reading: str, facts: dict[str, str]) -> str:
-    """The top of a card: its numbers, what they mean, and a few facts."""
+    reading = statement["guarantee"][unit if unit in people else "patient"]["reading"]
     strip = "".join(
-        f"<div><dt>{key}</dt><dd>{text(value)}</dd></div>" for key, value in facts.items()
+        f"<div><dt>{key}</dt><dd>{text(value)}</dd></div>" for key, value in parts.facts.items()
     )
     return (
-        f'<header>\n<p class="kind">Privacy card of a CANAL {kind}</p>\n<h1>{figures}</h1>\n'
+        f'<header>\n<p class="kind">Privacy card of a CANAL {parts.title}</p>\n<h1>{figures}</h1>\n'
         f'<p class="lede">{text(reading)}</p>\n'
         f'<dl class="strip">{strip}</dl>\n</header>'
     )
@@ -117,12 +123,12 @@ def headline_epsilon(statement: dict[str, Any], unit: str) -> str:
     epsilon = statement["guarantee"][unit]["epsilon"]
     large = "No guarantee" if epsilon is None else f"ε = {number(upwards(epsilon))}"
     where = "" if epsilon is None else f", at δ = {number(statement['delta'])}"
-    both = {"patient", "membership"} <= statement["guarantee"].keys()
-    whom = REPLACED if both and unit == "patient" else FOR_WHOM[unit]
+    replaced = unit == "patient" and len(_people(statement)) > 1
+    whom = REPLACED if replaced else FOR_WHOM[unit]
     return f'<span class="{unit}"><b>{large}</b> {whom}{where}</span>'
 
 
-def guarantee_table(statement: dict[str, Any]) -> Iterable[str]:
+def _guarantee(statement: dict[str, Any]) -> Iterable[str]:
     """What is promised to every unit."""
     rows = []
     for unit, promise in statement["guarantee"].items():
@@ -147,78 +153,18 @@ def guarantee_table(statement: dict[str, Any]) -> Iterable[str]:
     )
 
 
-def _budget(manifest: Manifest) -> Iterable[str]:
-    statement, plan = manifest.statement, manifest.plan
-    if plan["allocation"] == "none":
-        yield "<p>No noise was added, so there was no budget to split.</p>"
-        return
-    shares = {"of the budget": statement["split"]}
-    patient = statement["guarantee"]["patient"]["parts"]
-    if statement["unit"] != "patient" and patient:
-        spent = {part: patient[part]["share"] if part in patient else 0.0 for part in PARTS}
-        shares["of a patient’s cost"] = spent
-    for index, (whole, split) in enumerate(shares.items()):
-        yield figure(f"Shares {whole}", bar(f"split-{index}", f"Shares {whole}", split))
-    rows = []
-    for part, words in PARTS.items():
-        source = escape(plan.get(f"{part}_source", "private"))
-        swatch = f'<span class="swatch {part}"></span>'
-        rows.append((swatch + words, source, *(percent(split[part]) for split in shares.values())))
-    head = ("Part", "Source", *(f"Share {whole}" for whole in shares))
-    yield table(head, rows, numbers=range(2, len(head)), style="reflow")
-
-
-def _charts(manifest: Manifest) -> str:
-    statement, mechanism = manifest.statement, manifest.mechanism
-    pairs = zip(mechanism["weights"], mechanism["sigma"], strict=True)
-    points = [(weight, sigma) for weight, sigma in pairs if weight > 0 and sigma > 0]
-    figures = []
-    if points:
-        lost = len(mechanism["weights"]) - len(points)
-        title = "Noise on each published channel" + (f" but {lost} of weight 0" if lost else "")
-        x_name = f"weight of the channel ({WEIGHTS[manifest.plan['weight']]})"
-        figures.append(
-            (title, scatter("noise", title, {"channels": points}, x_name, "σ, noise on the mean"))
-        )
-    counts = statement["epsilon_by_queries"]
-    drawn: dict[str, list[Point]] = {
-        unit: [(row["queries"], row[unit]) for row in counts]
-        for unit in UNITS
-        if all(row[unit] is not None for row in counts)
-    }
-    # One number of queries makes no line.
-    if len(counts) > 1 and drawn:
-        title = "What more queries with this noise would cost"
-        queries = manifest.plan["participants"]["queries"]
-        here = (queries, f"this release: {number(queries)}")
-        figures.append(
-            (title, lines("queries", title, drawn, "queries answered", "ε, smaller is safer", here))
-        )
-    if not figures:
-        return ""
-    content = "".join(figure(*each) for each in figures)
-    return section("Noise and queries", f'<div class="charts">{content}</div>', style="wide")
-
-
-def _folder(manifest: Manifest) -> Iterable[str]:
-    plan, people = manifest.plan, manifest.participants
-    grid = " × ".join(number(side) for side in plan["grid"])
-    channels = manifest.mechanism["channels"]
+def _folder(manifest: Manifest, parts: CardParts) -> Iterable[str]:
+    """What is in the folder, and the files with their digests."""
+    people = manifest.participants
     cohorts = ", ".join(escape(cohort) for cohort in people["cohorts"])
     yield bullets(
         (
-            f"Features of {number(len(manifest.rows))} query images at {code(people['tap'])}, "
-            f"for each {number(len(channels))} channels of {grid} values.",
-            f"Channels {_runs(channels)}.",
+            *parts.holds,
             f"Cohorts {cohorts}.",
             f"Shared initialisation {code(shortened(people['initialisation']))}",
+            *parts.beside,
         )
     )
-    yield from files_table(manifest)
-
-
-def files_table(manifest: Manifest) -> Iterable[str]:
-    """The files, with their digests."""
     shards = manifest.shards[:MOST_SHARDS]
     rows = [
         (code(shard["file"]), number(shard["rows"]), code(shortened(shard["sha256"])))
@@ -230,7 +176,7 @@ def files_table(manifest: Manifest) -> Iterable[str]:
     yield note(f"{more}Digests are shortened; {MANIFEST} has them in full.")
 
 
-def about_table(manifest: Manifest) -> str:
+def _about(manifest: Manifest) -> str:
     """What its makers say about the release."""
     record = manifest.record
     rows = [
@@ -243,7 +189,7 @@ def about_table(manifest: Manifest) -> str:
     return facts(rows)
 
 
-def ledger_table(manifest: Manifest) -> Iterable[str]:
+def _ledger(manifest: Manifest) -> Iterable[str]:
     """Who paid."""
     ledger = manifest.ledger
     if ledger is None:
@@ -286,7 +232,7 @@ def ledger_table(manifest: Manifest) -> Iterable[str]:
         )
 
 
-def commands() -> Iterable[str]:
+def _commands() -> Iterable[str]:
     """How to check a release."""
     for command, words in (
         (
@@ -301,7 +247,7 @@ def commands() -> Iterable[str]:
         yield f"<pre><code>{command}</code></pre>{note(words)}"
 
 
-def signature(manifest: Manifest) -> Iterable[str]:
+def _signature(manifest: Manifest) -> Iterable[str]:
     """Where to sign."""
     yield f"<p>I have read the card of the release {code(manifest.digest)}.</p>"
     fields = "".join(
@@ -310,24 +256,15 @@ def signature(manifest: Manifest) -> Iterable[str]:
     yield f'<div class="fields">{fields}</div>'
 
 
-def footer(manifest: Manifest) -> str:
+def _footer(manifest: Manifest) -> str:
     """What the page follows from."""
     about = note(
         f"This card follows from {MANIFEST} alone, whose digest is the one above. It answers what "
         "NIST SP 800-226 asks of a differential privacy guarantee."
     )
-    return f"<footer>{banner(manifest.statement)}{about}</footer>"
+    return f"<footer>{_banner(manifest.statement)}{about}</footer>"
 
 
 def shortened(digest: str) -> str:
     """The first letters of a digest."""
     return f"{digest[:DIGEST_LETTERS]}…"
-
-
-def _runs(channels: Iterable[int]) -> str:
-    """Numbers in order, neighbours as one: 0–2, 7."""
-    runs = []
-    for _, group in groupby(enumerate(sorted(channels)), key=lambda pair: pair[1] - pair[0]):
-        run = [channel for _, channel in group]
-        runs.append(number(run[0]) if len(run) == 1 else f"{number(run[0])}–{number(run[-1])}")
-    return ", ".join(runs)

@@ -16,8 +16,8 @@ import numpy as np
 from canal.errors import CanalError, MismatchError, ReleaseError
 from canal.privacy.chain import GENESIS, Row
 from canal.privacy.ledger import Ledger, is_head, receipt
+from canal.release.card import render
 from canal.release.manifest import CARD, MANIFEST, SOFTWARE, Manifest
-from canal.release.registry import kind_of
 from canal.release.shard import metadata
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def check_card(path: Path, manifest: Manifest) -> str | Check:
         return Check("", None, made)
     try:
         there = (path / CARD).read_bytes()
-        card = kind_of(manifest.kind).render(manifest).encode()
+        card = render(manifest).encode()
     except OSError as error:
         raise ReleaseError(f"{CARD} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from canal.privacy.gaussian import Conversion
     from canal.privacy.lattice import Lattice
     from canal.privacy.units import Unit
+    from canal.release.card import CardParts
     from canal.release.checks import Checks
     from canal.release.manifest import Manifest
     from canal.release.noise_check import Alike, Sums, Zeros
@@ -130,7 +131,7 @@ class ReleaseKind:
         alike: what in a folder should have noise of its own.
         recompute: computes again what is public, and adds a check for everything.
         not_recomputed: what is to be said where the reader has no public inputs.
-        render: the card.
+        card: what only this kind shows on the card of a manifest.
     """
 
     name: str
@@ -141,7 +142,7 @@ class ReleaseKind:
     alike: Callable[[Any], list[Alike]]
     recompute: Callable[[Checks, Any, PublicInputs], None]
     not_recomputed: Callable[[Manifest], str]
-    render: Callable[[Manifest], str]
+    card: Callable[[Manifest], CardParts]
 
 
 def register(kind: ReleaseKind) -> None:

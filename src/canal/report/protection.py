@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from canal.features.card import PARTS
 from canal.gradients.plan import AdapterPlan
 from canal.privacy.units import Unit
-from canal.release.card import PARTS
 from canal.release.chart import bar
 from canal.release.digits import number, percent, upwards
 from canal.release.page import bullets, code, note, section, table, text
