@@ -13,8 +13,9 @@ from canal.attacks.roc import Roc, allowed_auc, allowed_tpr
 from canal.release.digits import upwards
 from paper.arms import FeatureRelease
 from paper.attacks import FeatureMembership, ImageAttacks, RoundsMembership, Variation
+from paper.comparison import table
 from paper.drawing import roc
-from paper.feature_tables import scenarios, table
+from paper.feature_tables import largest, seeds_of
 from paper.rounds import Rounds
 from paper.scenario import Scenario
 from paper.trial import Arm, Results, Trial
@@ -36,7 +37,7 @@ RELEASES = {
 
 
 def _isic(seeds: int) -> list[Scenario]:
-    return scenarios("ISIC 2018", seeds, recipient=200, steps=400)
+    return seeds_of("ISIC 2018", seeds, recipient=200, steps=400)
 
 
 def image_trials(seeds: int = 5) -> list[Trial]:
@@ -79,7 +80,7 @@ def one_patient(results: Results) -> str:
     for name, found in _attacked(results).items():
         # Of every seed, what no attack on its most visible patient can beat.
         best = [max(_auc(one["mu"]) for one in each["left_out"]) for each in found]
-        epsilon = _largest([each["epsilon"] for each in found])
+        epsilon = largest([each["epsilon"] for each in found])
         rows.append([name, epsilon, _over(best), _allowed_auc([each["mu"] for each in found])])
     heads = ["release", "a patient's eps", "best attack on a left-out patient", "AUC allowed"]
     return table(heads, rows)
@@ -108,12 +109,6 @@ def _over(values: Iterable[float], digits: int = 3, *, signed: bool = False) -> 
 
 def _auc(mu: float | None) -> float:
     return allowed_auc(math.inf if mu is None else mu)
-
-
-def _largest(epsilons: Sequence[float | None]) -> str:
-    """Over data sets and seeds; infinite without noise."""
-    known = [value for value in epsilons if value is not None]
-    return f"{upwards(max(known), 4):g}" if len(known) == len(epsilons) else "∞"
 
 
 def _allowed_auc(mus: Sequence[float | None]) -> str:
@@ -197,7 +192,7 @@ def _membership(
         found = [each for some in by_data.values() for each in some]
         mus = [each["mu"] for each in found]
         for who, label in WHO.items():
-            row = [name, _largest([each["epsilon"] for each in found]), label]
+            row = [name, largest([each["epsilon"] for each in found]), label]
             row += [_areas([each[who] for each in some]) for some in by_data.values()]
             row += [*(show(found, who) for show in more.values()), _allowed_auc(mus)]
             for at in RATES.values():

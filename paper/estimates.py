@@ -11,10 +11,9 @@ Bengio 2003).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,62 +121,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         corrected[place] = largest
     return corrected
-
-
-class Comparison:
-    """Arms of one data set, by label, over the same seeds.
-
-    Args:
-        name: of the data set.
-        networks: results of `Networks`, one a seed: they know whom the test images show.
-        arms: results of every arm, one a seed.
-        test: share of the cases that is tested on.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        networks: Sequence[Mapping[str, Any]],
-        arms: Mapping[str, Sequence[Mapping[str, Any]]],
-        test: float = 0.2,
-    ) -> None:
-        self.name, self.networks, self.arms = name, networks, arms
-        self._people = tuple(np.array(each["people"]) for each in networks)
-        self._ratio = test / (1 - test)
-        self._samples: dict[str, Sample] = {}
-        self._gains: dict[tuple[str, str], Estimate] = {}
-
-    def dice(self, arm: str) -> Sample:
-        """Of an arm, or of a network by its name, or of `teachers` (their mean)."""
-        if arm not in self._samples:
-            values = tuple(100 * np.array(images) for images in self._images(arm))
-            self._samples[arm] = Sample(values, self._people, self._ratio)
-        return self._samples[arm]
-
-    def _images(self, arm: str) -> Iterable[Any]:
-        if arm in self.arms:
-            return [each["images"] for each in self.arms[arm]]
-        if arm == "teachers":
-            return [_mean_teacher(each["networks"]) for each in self.networks]
-        return [each["networks"][arm]["images"] for each in self.networks]
-
-    def gain(self, arm: str, over: str) -> Estimate:
-        """The paired difference of two arms."""
-        if (arm, over) not in self._gains:
-            self._gains[arm, over] = self.dice(arm).minus(self.dice(over)).estimate()
-        return self._gains[arm, over]
-
-    def closed(self, arm: str, below: str, above: str) -> str:
-        """The share of the gap between two arms that an arm closes, if there is any."""
-        low_end, high_end = self.dice(below).resampled, self.dice(above).resampled
-        if np.quantile(high_end - low_end, 0.025) <= 0:
-            return "no gap"
-        closed = 100 * (self.dice(arm).resampled - low_end) / (high_end - low_end)
-        ours, start, end = (self.dice(name).means.mean() for name in (arm, below, above))
-        low, high = np.quantile(closed, [0.025, 0.975])
-        return f"{100 * (ours - start) / (end - start):.0f} % ({low:.0f} to {high:.0f})"
-
-
-def _mean_teacher(networks: Mapping[str, Any]) -> Any:
-    sites = [name for name in networks if name not in ("initialisation", "ensemble")]
-    return np.mean([networks[name]["images"] for name in sites], axis=0)

@@ -1,35 +1,33 @@
 """Experiments on gradient releases: their arms as data, and the tables made of them.
 
 Every arm pays one epsilon of a patient who is added or removed, and starts from one initialisation.
-Settings of the rounds, and steps of DP-SGD, are chosen on synthetic hospitals (`choices`); nothing
-by looking at real data sets (`gradients`).
+Settings of the rounds, and steps of DP-SGD, are chosen on synthetic hospitals (`CHOICES`, `STEPS`);
+nothing by looking at real data sets (`EVERYBODY`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from statistics import mean
 from typing import Any
 
 from paper.arms import FeatureRelease, LongCentralised, Networks, Student
+from paper.comparison import Comparison, Row, bold, fields_of, table, trials
 from paper.drawing import whiskers
-from paper.estimates import Comparison, holm
-from paper.feature_tables import CENTRALISED, LOCAL, table
+from paper.estimates import Estimate, holm
+from paper.feature_tables import CENTRALISED, LOCAL
 from paper.rivals import DPSGD, CentralisedDPSGD, DPSGDTeachers, SelfTraining, Votes
 from paper.rounds import ALL, NORMS_AND_HEAD, Agreement, GradientRelease, NoiseHarm, Rounds
 from paper.scenario import PAPER, SYNTHETIC, Scenario
 from paper.trial import Results, Trial
 
 EPSILONS = (8.0, 1.0)
-START, LONGER = "the initialisation", f"{CENTRALISED}, as long as the initialisation"
-SELF = "self-training"
-ROUNDS, TUNED, DISTILLED = (
-    "gradient rounds",
-    "gradient rounds, fine-tuned",
-    "gradient rounds, student",
-)
+START, SELF = "the initialisation", "self-training"
+LONGER = f"{CENTRALISED}, as long as the initialisation"
+ROUNDS = "gradient rounds"
+TUNED, DISTILLED = f"{ROUNDS}, fine-tuned", f"{ROUNDS}, student"
 OURS = (ROUNDS, TUNED, DISTILLED)
 # Share of the gap between local only and centralised, in percent, to be closed at each epsilon;
 # and the network that synthetic hospitals chose for it.
@@ -52,119 +50,108 @@ BEST = {
     (TEACHERS, "all weights"): {8.0: 0.02, 1.0: 0.001},
     (TEACHERS, "last layers"): {8.0: 0.02, 1.0: 0.02},
 }
-_RIVALS: dict[str, type[CentralisedDPSGD]] = {CENTRAL: CentralisedDPSGD, TEACHERS: DPSGDTeachers}
+_CONTROLS = {
+    START: Row(Networks(), "networks.initialisation"),
+    LOCAL: Row(Student("local-only")),
+    CENTRALISED: Row(Student("centralised")),
+}
 
 
-@dataclass(frozen=True)
-class Row:
-    """Where the Dice of an arm is.
-
-    Args:
-        trial: that measures it.
-        part: of its result; all of it if empty.
-    """
-
-    trial: Trial
-    part: str = ""
-
-    def result(self, results: Results) -> Mapping[str, Any]:
-        """Dice, image by image."""
-        found: Mapping[str, Any] = results[self.trial]
-        for name in filter(None, self.part.split(".")):
-            found = found[name]
-        return found
-
-
-def start(data_set: str, seed: int, synthetic: int = 0) -> Scenario:
+def start(data_set: str, seed: int = 0, synthetic: int = 0) -> Scenario:
     """A scenario whose initialisation is trained longer, on deformed images, and settles."""
     return Scenario(data_set, seed, synthetic=synthetic, init_length=6, deform=1.0, settle=0.5)
 
 
-def dp_sgd(rival: str, what: str, epsilon: float, step: float, **more: Any) -> CentralisedDPSGD:
-    """A rival with one step."""
-    return _RIVALS[rival](
-        settings=DPSGD(epsilon=epsilon, step=step, target_modules=TRAINED[what], **more)
-    )
+def at(epsilon: float) -> str:
+    """Ends the label of whoever pays it."""
+    return f" eps {epsilon:g}"
 
 
-def _rows(label: str, trial: Trial) -> dict[str, Row]:
-    """One row, or the ensemble of teachers and its student."""
-    if isinstance(trial.arm, DPSGDTeachers):
-        return {label.format(f", {part}"): Row(trial, part) for part in DPSGDTeachers.parts}
-    return {label.format(""): Row(trial)}
+def dp_sgd(
+    rival: str, what: str, epsilon: float, step: float, ending: str, **more: Any
+) -> dict[str, Row]:
+    """A rival with one step, by label; of teachers, their ensemble and a student of it.
+
+    Args:
+        rival: who trains.
+        what: is trained.
+        epsilon: of a patient.
+        step: of SGD.
+        ending: of the labels.
+        more: other settings of `DPSGD`, or `changes` of the scenario.
+    """
+    changes = more.pop("changes", {})
+    settings = DPSGD(epsilon=epsilon, step=step, target_modules=TRAINED[what], **more)
+    if rival == CENTRAL:
+        return {f"{rival}, {what}{ending}": Row(CentralisedDPSGD(settings), changes=changes)}
+    return {
+        f"{rival}, {what}, {part}{ending}": Row(DPSGDTeachers(settings), part, changes)
+        for part in DPSGDTeachers.parts
+    }
 
 
 # On real data: everybody at the same epsilon.
 
 
-def everybody(data_set: str, seed: int) -> dict[str, Row]:
-    """All rows of one split, by label."""
-    scenario = start(data_set, seed)
-    private = replace(scenario, match_people=True)
+def _everybody() -> dict[str, Row]:
+    changes = {"match_people": True}
     found = {
-        START: Row(Trial(scenario, Networks()), "networks.initialisation"),
-        SELF: Row(Trial(scenario, SelfTraining())),
-        LOCAL: Row(Trial(scenario, Student("local-only"))),
-        CENTRALISED: Row(Trial(scenario, Student("centralised"))),
-        LONGER: Row(Trial(scenario, LongCentralised())),
+        START: _CONTROLS[START],
+        SELF: Row(SelfTraining()),
+        LOCAL: _CONTROLS[LOCAL],
+        CENTRALISED: _CONTROLS[CENTRALISED],
+        LONGER: Row(LongCentralised()),
     }
     for epsilon in EPSILONS:
-        at, rounds = f" eps {epsilon:g}", Rounds(epsilon)
+        ending, rounds = at(epsilon), Rounds(epsilon)
         found |= {
-            ROUNDS + at: Row(Trial(private, GradientRelease(rounds))),
-            TUNED + at: Row(Trial(private, GradientRelease(rounds, fine_tune=FINE_TUNE))),
-            DISTILLED + at: Row(Trial(private, GradientRelease(rounds, unlabelled=0))),
+            ROUNDS + ending: Row(GradientRelease(rounds), changes=changes),
+            TUNED + ending: Row(GradientRelease(rounds, FINE_TUNE), changes=changes),
+            DISTILLED + ending: Row(GradientRelease(rounds, unlabelled=0), changes=changes),
         }
         for (rival, what), steps in BEST.items():
-            arm = dp_sgd(rival, what, epsilon, steps[epsilon])
-            found |= _rows(f"{rival}, {what}{{}}{at}", Trial(private, arm))
-        features = Student("release", FeatureRelease("honest", epsilon))
-        found["CANAL features" + at] = Row(Trial(scenario, features))
-        found["noisy votes" + at] = Row(Trial(scenario, Votes(epsilon)))
+            found |= dp_sgd(rival, what, epsilon, steps[epsilon], ending, changes=changes)
+        features = FeatureRelease("honest", epsilon)
+        found["CANAL features" + ending] = Row(Student("release", features))
+        found["noisy votes" + ending] = Row(Votes(epsilon))
     return found
+
+
+EVERYBODY = _everybody()
 
 
 def gradient_trials(seeds: int = 5) -> list[Trial]:
     """Everybody on the paper's data sets."""
-    return [
-        row.trial
-        for name in PAPER
-        for seed in range(seeds)
-        for row in everybody(name, seed).values()
-    ]
+    return trials([start(name, seed) for name in PAPER for seed in range(seeds)], EVERYBODY)
 
 
 @lru_cache(maxsize=1)
 def comparisons(results: Results) -> list[Comparison]:
     """Everybody on every data set."""
-    found = []
-    for name in PAPER:
-        seeds = [everybody(name, seed) for seed in range(5)]
-        networks = [results[rows[START].trial] for rows in seeds]
-        arms = {arm: [rows[arm].result(results) for rows in seeds] for arm in seeds[0]}
-        found.append(Comparison(name, networks, arms))
-    return found
+    seeds = range(5)
+    return [Comparison(results, [start(name, n) for n in seeds], EVERYBODY) for name in PAPER]
 
 
-def rivals(data: Comparison, epsilon: float) -> list[str]:
-    """Arms that are not ours and pay this epsilon."""
-    at = f" eps {epsilon:g}"
-    return [arm for arm in data.arms if arm.endswith(at) and arm.removesuffix(at) not in OURS]
+def rivals(epsilon: float) -> list[str]:
+    """Rows that are not ours and pay this epsilon."""
+    paying = [label for label in EVERYBODY if label.endswith(at(epsilon))]
+    return [label for label in paying if label.removesuffix(at(epsilon)) not in OURS]
 
 
 def goals(results: Results) -> str:
     """What was to be closed of the gap, what is, and by the rival that closes most."""
     data, rows = comparisons(results), []
     for epsilon in EPSILONS:
-        at, (goal, chosen) = f" eps {epsilon:g}", GOALS[epsilon]
+        goal, chosen = GOALS[epsilon]
         for arm in OURS:
-            closed = [each.closed(arm + at, LOCAL, CENTRALISED) for each in data]
+            closed = [each.closed(arm + at(epsilon), LOCAL, CENTRALISED) for each in data]
             rows.append([f"{epsilon:g}", f"{goal} %" if arm == chosen else "", arm, *closed])
-        best = []
+        rows.append([f"{epsilon:g}", "", "the rival that closes most"])
         for each in data:
-            rival = max(rivals(each, epsilon), key=lambda arm: each.dice(arm).means.mean())
-            best.append(f"{each.closed(rival, LOCAL, CENTRALISED)}: {rival.removesuffix(at)}")
-        rows.append([f"{epsilon:g}", "", "the rival that closes most", *best])
+            dice = {rival: each.sample(rival).means.mean() for rival in rivals(epsilon)}
+            best = max(dice, key=lambda rival: dice[rival])
+            share = each.closed(best, LOCAL, CENTRALISED)
+            rows[-1].append(f"{share}: {best.removesuffix(at(epsilon))}")
     return table(["eps", "goal", "gap closed by", *PAPER], rows)
 
 
@@ -173,11 +160,11 @@ def gradients(results: Results) -> str:
     data, heads, rows = comparisons(results), ["arm"], []
     for name in PAPER:
         heads += [f"{name}: Dice", "gap closed"]
-    for arm in data[0].arms:
+    for arm in EVERYBODY:
         row = [arm]
         for each in data:
             closed = "–" if arm == LOCAL else each.closed(arm, LOCAL, CENTRALISED)
-            row += [str(each.dice(arm).estimate()), closed]
+            row += [str(each.dice(arm)), closed]
         rows.append(row)
     return table(heads, rows)
 
@@ -192,51 +179,44 @@ def differences(results: Results) -> str:
         (epsilon, ours, rival)
         for epsilon in EPSILONS
         for ours in dict.fromkeys((GOALS[epsilon][1], ROUNDS))
-        for rival in (LOCAL, SELF, *rivals(data[0], epsilon))
+        for rival in (LOCAL, SELF, *rivals(epsilon))
     ]
-    gains = [
-        [each.gain(f"{ours} eps {epsilon:g}", rival) for each in data]
-        for epsilon, ours, rival in pairs
-    ]
+    gains = [[each.gain(ours + at(eps), rival) for each in data] for eps, ours, rival in pairs]
     corrected = iter(holm([gain.p for row in gains for gain in row]))
     rows = []
     for (epsilon, ours, rival), row in zip(pairs, gains, strict=True):
-        cells = [f"**{gain.signed}**" if next(corrected) < 0.05 else gain.signed for gain in row]
-        rows.append([f"{epsilon:g}", ours, rival.removesuffix(f" eps {epsilon:g}"), *cells])
+        cells = [bold(gain, next(corrected)) for gain in row]
+        rows.append([f"{epsilon:g}", ours, rival.removesuffix(at(epsilon)), *cells])
     return table(["eps", "arm", "less", *PAPER], rows)
 
 
 def students(results: Results) -> str:
     """What the recipient's own images do to gradient rounds: two ways to a student."""
     rows = []
-    for epsilon in EPSILONS:
-        at = f" eps {epsilon:g}"
-        for arm in (TUNED, DISTILLED):
-            gains = [each.gain(arm + at, ROUNDS + at).signed for each in comparisons(results)]
-            rows.append([f"{epsilon:g}", arm, *gains])
+    for epsilon, arm in product(EPSILONS, (TUNED, DISTILLED)):
+        pair = arm + at(epsilon), ROUNDS + at(epsilon)
+        gains = [each.gain(*pair).signed for each in comparisons(results)]
+        rows.append([f"{epsilon:g}", arm, *gains])
     return table(["eps", f"less {ROUNDS} as they are", *PAPER], rows)
 
 
 def other_gaps(results: Results) -> str:
     """What rounds close of other gaps: from the initialisation, and to longer training."""
-    data, rows = comparisons(results), []
-    for epsilon in EPSILONS:
-        for name in OURS:
-            arm = f"{name} eps {epsilon:g}"
-            for below, above in ((START, CENTRALISED), (LOCAL, LONGER)):
-                closed = [each.closed(arm, below, above) for each in data]
-                rows.append([arm, f"{below} to {above}", *closed])
+    gaps, rows = ((START, CENTRALISED), (LOCAL, LONGER)), []
+    for epsilon, name, (below, above) in product(EPSILONS, OURS, gaps):
+        arm = name + at(epsilon)
+        closed = [each.closed(arm, below, above) for each in comparisons(results)]
+        rows.append([arm, f"{below} to {above}", *closed])
     return table(["arm", "gap", *PAPER], rows)
 
 
 def gradient_figure(epsilon: float) -> Callable[[Results], str]:
     """What centralised training, rounds and DP-SGD gain over local training."""
-    at = f" eps {epsilon:g}"
     drawn = {
         "centralised, not private": CENTRALISED,
-        "gradient rounds as they are": ROUNDS + at,
-        CENTRAL: f"{CENTRAL}, all weights{at}",
-        "a student of DP-SGD teachers": f"{TEACHERS}, all weights, student{at}",
+        "gradient rounds as they are": ROUNDS + at(epsilon),
+        CENTRAL: f"{CENTRAL}, all weights{at(epsilon)}",
+        "a student of DP-SGD teachers": f"{TEACHERS}, all weights, student{at(epsilon)}",
     }
 
     def figure(results: Results) -> str:
@@ -251,90 +231,62 @@ def gradient_figure(epsilon: float) -> Callable[[Results], str]:
     return figure
 
 
-# On synthetic hospitals: each choice changed alone, and the steps of rivals.
+# On synthetic hospitals: each choice changed by itself, and the steps of rivals.
 
 CHOSEN = "as chosen"
 MODULES_ONLY = "norms and head only"
 FLIPPED = "half of it, images only flipped and turned, not settled"
-STUDENT = "a student of it, on the recipient's images"
+UNSETTLED = "an initialisation that did not settle"
 FINE_TUNED = "fine-tuned on the recipient's images"
-# Images of each synthetic hospital.
-_IMAGES = 800
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A choice that is made otherwise.
-
-    Args:
-        rounds: fields of `Rounds` that are set.
-        scenario: fields of the scenario that are set.
-        after: fields of `GradientRelease` that are set.
-        less: label of the row that this one is compared with.
-        everywhere: tried at every synthetic hospital: where something follows from it, or more was
-            to be known. Others are tried at the first two: at the third nothing is to be gained
-            from patients, since centralised training is no better there than the initialisation.
-    """
-
-    rounds: Mapping[str, Any] | None = None
-    scenario: Mapping[str, Any] | None = None
-    after: Mapping[str, Any] | None = None
-    less: str = CHOSEN
-    everywhere: bool = False
-
-    @property
-    def hospitals(self) -> tuple[str, ...]:
-        """Where it was tried."""
-        return SYNTHETIC if self.everywhere else SYNTHETIC[:2]
-
-    def start(self, hospital: str) -> Scenario:
-        """Where rounds start."""
-        return replace(start(hospital, 0, _IMAGES), **(self.scenario or {}))
-
-    def row(self, hospital: str, epsilon: float) -> Row:
-        """With this changed, and nothing else."""
-        rounds = replace(Rounds(epsilon), **(self.rounds or {}))
-        return Row(Trial(self.start(hospital), GradientRelease(rounds, **(self.after or {}))))
-
-
+STUDENT = "a student of it, on the recipient's images"
+LARGER_STUDENT = "a student of it, on 400 unlabelled images more"
 _FEW = {"target_modules": NORMS_AND_HEAD}
-CHOICES = {
-    CHOSEN: Choice(everywhere=True),
-    "no noise, all else equal": Choice({"noise": False}),
-    "half the displacement": Choice({"displacement_factor": 0.5}, everywhere=True),
-    "twice the displacement": Choice({"displacement_factor": 2.0}),
-    "a step of 0.1, whatever the noise": Choice({"step": 0.1}),
-    "no momentum": Choice({"momentum": 0.0}),
-    "no averaging": Choice({"polyak_fraction": 0.0}),
-    "half the rounds": Choice({"rounds": 10}),
-    "twice the rounds": Choice({"rounds": 40}),
-    "a third of the subspace": Choice({"subspace_factor": 1 / 3}),
-    "three times the subspace": Choice({"subspace_factor": 3.0}),
-    "no preconditioning, p = 0": Choice({"precondition_power": 0.0}),
-    "full preconditioning, p = 1": Choice({"precondition_power": 1.0}),
-    "no subspace, all weights": Choice({"subspace_dim": 0}),
-    MODULES_ONLY: Choice(_FEW, everywhere=True),
-    "ellipsoid": Choice({**_FEW, "allocation": "ellipsoid"}, less=MODULES_ONLY, everywhere=True),
-    "channels": Choice({**_FEW, "allocation": "channels"}, less=MODULES_ONLY, everywhere=True),
-    "norms, head and LoRA of rank 2": Choice({**_FEW, "rank": 2}),
-    "clipped at a tenth of the norms": Choice({"clip_quantile": 0.1}),
-    "clipped at nine tenths": Choice({"clip_quantile": 0.9}),
-    "two augmented views of every image": Choice({"augmult": 2}),
-    "half of the initialisation's training": Choice(scenario={"init_length": 3}),
-    FLIPPED: Choice(scenario={"init_length": 3, "deform": 0.0, "settle": 0.0}),
-    "an initialisation that did not settle": Choice(scenario={"settle": 0.0}, everywhere=True),
-    "half as many steps again, on 400 images that the initialisation labelled itself": Choice(
-        scenario={"self_labelled": 400}
-    ),
-    FINE_TUNED: Choice(after={"fine_tune": FINE_TUNE}, everywhere=True),
-    STUDENT: Choice(after={"unlabelled": 0}, everywhere=True),
-    "a student of it, on 400 unlabelled images more": Choice(
-        after={"unlabelled": 400}, everywhere=True
-    ),
+# Fields of rounds, of what comes after them, and of the scenario.
+CHOICES: dict[str, dict[str, Any]] = {
+    CHOSEN: {},
+    "no noise, all else equal": {"noise": False},
+    "half the displacement": {"displacement_factor": 0.5},
+    "twice the displacement": {"displacement_factor": 2.0},
+    "a step of 0.1, whatever the noise": {"step": 0.1},
+    "no momentum": {"momentum": 0.0},
+    "no averaging": {"polyak_fraction": 0.0},
+    "half the rounds": {"rounds": 10},
+    "twice the rounds": {"rounds": 40},
+    "a third of the subspace": {"subspace_factor": 1 / 3},
+    "three times the subspace": {"subspace_factor": 3.0},
+    "no preconditioning, p = 0": {"precondition_power": 0.0},
+    "full preconditioning, p = 1": {"precondition_power": 1.0},
+    "no subspace, all weights": {"subspace_dim": 0},
+    MODULES_ONLY: _FEW,
+    "ellipsoid": {**_FEW, "allocation": "ellipsoid"},
+    "channels": {**_FEW, "allocation": "channels"},
+    "norms, head and LoRA of rank 2": {**_FEW, "rank": 2},
+    "clipped at a tenth of the norms": {"clip_quantile": 0.1},
+    "clipped at nine tenths": {"clip_quantile": 0.9},
+    "two augmented views of every image": {"augmult": 2},
+    "half of the initialisation's training": {"init_length": 3},
+    FLIPPED: {"init_length": 3, "deform": 0.0, "settle": 0.0},
+    UNSETTLED: {"settle": 0.0},
+    "half as many steps again, on 400 images that the initialisation labelled itself": {
+        "self_labelled": 400
+    },
+    FINE_TUNED: {"fine_tune": FINE_TUNE},
+    STUDENT: {"unlabelled": 0},
+    LARGER_STUDENT: {"unlabelled": 400},
 }
+# What a choice is compared with, where that is not what was chosen.
+LESS = {"ellipsoid": MODULES_ONLY, "channels": MODULES_ONLY}
+# Tried at every synthetic hospital: where something follows from it, or more was to be known.
+# Others are tried at the first two: at the third nothing is to be gained from patients, since
+# centralised training is no better there than the initialisation.
+EVERYWHERE = (
+    *(CHOSEN, "half the displacement", MODULES_ONLY, "ellipsoid", "channels", UNSETTLED),
+    *(FINE_TUNED, STUDENT, LARGER_STUDENT),
+)
+_HOSPITALS = [start(name, synthetic=800) for name in SYNTHETIC]
 # What DP-SGD is tried with beside steps, at one hospital: as many passes as rounds make.
-_TRIED_AT = "endoscopy"
-_LONGER = {
+_TRIED_AT = start("endoscopy", synthetic=800)
+_LONGER: dict[str, dict[str, Any]] = {
     "as chosen": {},
     "twice the epochs, half of the patients a step": {"epochs": 20, "rate": 0.5},
 }
@@ -342,128 +294,107 @@ _LONGER = {
 _ALLOCATED = {"norms and head": NORMS_AND_HEAD, "all weights": ALL}
 
 
-def controls(hospital: str) -> dict[str, Row]:
-    """What a synthetic hospital reaches with no privacy to pay."""
-    scenario = start(hospital, 0, _IMAGES)
-    return {
-        START: Row(Trial(scenario, Networks()), "networks.initialisation"),
-        LOCAL: Row(Trial(scenario, Student("local-only"))),
-        CENTRALISED: Row(Trial(scenario, Student("centralised"))),
-    }
+def tried_at(*choices: str) -> list[Scenario]:
+    """Hospitals where all of these were tried."""
+    return _HOSPITALS if all(each in EVERYWHERE for each in choices) else _HOSPITALS[:2]
 
 
-def dp_sgd_steps(hospital: str, epsilon: float) -> dict[str, Row]:
+def choice(label: str, epsilon: float) -> Row:
+    """What was chosen with this changed, and nothing else."""
+    settings = CHOICES[label]
+    rounds = Rounds(epsilon, **fields_of(settings, Rounds))
+    arm = GradientRelease(**fields_of(settings, GradientRelease) | {"rounds": rounds})
+    return Row(arm, changes=fields_of(settings, Scenario))
+
+
+def tried_steps(epsilon: float) -> dict[str, Row]:
     """Every step of DP-SGD that was tried, by label."""
-    scenario, found = start(hospital, 0, _IMAGES), dict[str, Row]()
+    found: dict[str, Row] = {}
     for (rival, what), steps in STEPS.items():
         for step in steps:
-            label = f"{rival}, {what}{{}}, step {step:g}"
-            found |= _rows(label, Trial(scenario, dp_sgd(rival, what, epsilon, step)))
-    if hospital == _TRIED_AT:
-        what = "all weights"
-        for label, more in _LONGER.items():
-            arm = dp_sgd(CENTRAL, what, epsilon, BEST[CENTRAL, what][epsilon], **more)
-            found |= _rows(f"{CENTRAL}, {what}, at {hospital} only, {label}", Trial(scenario, arm))
+            found |= dp_sgd(rival, what, epsilon, step, f", step {step:g}")
+    return found
+
+
+def _tried_longer(epsilon: float) -> dict[str, Row]:
+    """The best step of all weights, and what else it was tried with."""
+    what, found = "all weights", dict[str, Row]()
+    for label, more in _LONGER.items():
+        ending = f", at {_TRIED_AT.data_set} only, {label}"
+        found |= dp_sgd(CENTRAL, what, epsilon, BEST[CENTRAL, what][epsilon], ending, **more)
     return found
 
 
 def _agreements() -> list[Trial]:
     """How much patients agree, at the initialisation of flipped images and at ours."""
-    return [
-        Trial(CHOICES[name].start(hospital), Agreement())
-        for hospital in SYNTHETIC
-        for name in (FLIPPED, CHOSEN)
-    ]
+    starts = [fields_of(CHOICES[label], Scenario) for label in (FLIPPED, CHOSEN)]
+    return [Row(Agreement(), changes=each).trial(at) for at in _HOSPITALS for each in starts]
 
 
 def _harms() -> dict[str, Trial]:
     return {
-        f"{hospital}, {label}": Trial(start(hospital, 0, _IMAGES), NoiseHarm(modules))
+        f"{scenario.data_set}, {label}": Trial(scenario, NoiseHarm(modules))
         for label, modules in _ALLOCATED.items()
-        for hospital in SYNTHETIC
+        for scenario in _HOSPITALS
     }
 
 
 def choice_trials(seeds: int = 1) -> list[Trial]:
     """Everything that the tables are made of."""
-    rows = [
-        choice.row(hospital, epsilon)
-        for choice in CHOICES.values()
-        for hospital in choice.hospitals
-        for epsilon in EPSILONS
+    found = [
+        row.trial(scenario)
+        for label, epsilon in product(CHOICES, EPSILONS)
+        for row in (choice(label, epsilon),)
+        for scenario in tried_at(label)
     ]
-    for hospital in SYNTHETIC:
-        rows += controls(hospital).values()
-        for epsilon in EPSILONS:
-            rows += dp_sgd_steps(hospital, epsilon).values()
-    once = [*(row.trial for row in rows), *_agreements(), *_harms().values()]
-    return [each.at({"seed": seed}) for seed in range(seeds) for each in once]
+    for epsilon in EPSILONS:
+        found += trials(_HOSPITALS, _CONTROLS | tried_steps(epsilon))
+        found += trials([_TRIED_AT], _tried_longer(epsilon))
+    found += [*_agreements(), *_harms().values()]
+    return [each.at({"seed": seed}) for seed in range(seeds) for each in found]
 
 
-def tried(
-    results: Results, hospitals: Sequence[str], rows: Mapping[str, Callable[[str], Row]]
-) -> Comparison:
-    """Some rows over hospitals in place of seeds.
-
-    Args:
-        results: of all trials.
-        hospitals: where they were tried.
-        rows: at a hospital, by label.
-    """
-    known = {hospital: controls(hospital) for hospital in hospitals}
-    networks = [results[known[hospital][START].trial] for hospital in hospitals]
-    arms = {
-        **{
-            name: [known[each][name].result(results) for each in hospitals]
-            for name in known[hospitals[0]]
-        },
-        **{name: [row(each).result(results) for each in hospitals] for name, row in rows.items()},
-    }
-    return Comparison("synthetic hospitals", networks, arms)
-
-
-def choice_gain(results: Results, label: str, less: str, epsilon: float) -> Any:
+def choice_gain(results: Results, label: str, less: str, epsilon: float) -> Estimate:
     """What a choice is worth, where it and the other one were tried."""
-    hospitals = [each for each in CHOICES[label].hospitals if each in CHOICES[less].hospitals]
-    rows = {name: lambda at, name=name: CHOICES[name].row(at, epsilon) for name in (label, less)}
-    return tried(results, hospitals, rows).gain(label, less)
+    rows = {name: choice(name, epsilon) for name in (label, less)}
+    return Comparison(results, tried_at(label, less), rows).gain(label, less)
 
 
 def choices(results: Results) -> str:
     """Dice of what was chosen, and what every other choice is worth."""
-    data, rows = tried(results, SYNTHETIC, {}), []
-    for arm in data.arms:
-        cells = [str(data.dice(arm).estimate())] * len(EPSILONS)
-        rows.append([arm, f"{len(SYNTHETIC)}", *cells])
-    for label, choice in CHOICES.items():
-        row = [label if choice.less == CHOSEN else f"{label}, less {choice.less}"]
-        row.append(f"{len(choice.hospitals)}")
-        for epsilon in EPSILONS:
-            if label == CHOSEN:
-                chosen = {CHOSEN: lambda at, epsilon=epsilon: CHOICES[CHOSEN].row(at, epsilon)}
-                data = tried(results, SYNTHETIC, chosen)
-                closed = data.closed(CHOSEN, LOCAL, CENTRALISED)
-                row.append(f"{data.dice(CHOSEN).estimate()}; gap closed: {closed}")
-            else:
-                row.append(choice_gain(results, label, choice.less, epsilon).signed)
-        rows.append(row)
+    chosen = {f"{CHOSEN}{at(epsilon)}": choice(CHOSEN, epsilon) for epsilon in EPSILONS}
+    data = Comparison(results, _HOSPITALS, _CONTROLS | chosen)
+    many = f"{len(_HOSPITALS)}"
+    rows = [[name, many, *[str(data.dice(name))] * len(EPSILONS)] for name in _CONTROLS]
+    closed = [
+        f"{data.dice(name)}; gap closed: {data.closed(name, LOCAL, CENTRALISED)}" for name in chosen
+    ]
+    rows.append([CHOSEN, many, *closed])
+    for label in list(CHOICES)[1:]:
+        less = LESS.get(label, CHOSEN)
+        said = label if less == CHOSEN else f"{label}, less {less}"
+        gains = [choice_gain(results, label, less, epsilon).signed for epsilon in EPSILONS]
+        rows.append([said, f"{len(tried_at(label))}", *gains])
     return table(["", "hospitals", *(f"eps {each:g}" for each in EPSILONS)], rows)
 
 
 def choice_steps(results: Results) -> str:
     """The mean Dice over hospitals of every step of DP-SGD."""
-    by_hospital = [
-        [dp_sgd_steps(hospital, epsilon) for epsilon in EPSILONS] for hospital in SYNTHETIC
+    rows = [
+        *_mean_dice(results, _HOSPITALS, [tried_steps(epsilon) for epsilon in EPSILONS]),
+        *_mean_dice(results, [_TRIED_AT], [_tried_longer(epsilon) for epsilon in EPSILONS]),
     ]
-    labels = dict.fromkeys(label for each in by_hospital for label in each[0])
-    rows = []
-    for label in labels:
-        dice = [
-            mean(each[n][label].result(results)["dice"] for each in by_hospital if label in each[n])
-            for n in range(len(EPSILONS))
-        ]
-        rows.append([label, *(f"{100 * value:.1f}" for value in dice)])
     return table(["DP-SGD", *(f"eps {epsilon:g}" for epsilon in EPSILONS)], rows)
+
+
+def _mean_dice(
+    results: Results, hospitals: Sequence[Scenario], columns: Sequence[Mapping[str, Row]]
+) -> list[list[str]]:
+    rows = []
+    for label in columns[0]:
+        dice = [mean(c[label].result(results, each)["dice"] for each in hospitals) for c in columns]
+        rows.append([label, *(f"{100 * value:.1f}" for value in dice)])
+    return rows
 
 
 def choice_agreement(results: Results) -> str:
@@ -473,13 +404,9 @@ def choice_agreement(results: Results) -> str:
         found, scenario = results[trial], trial.scenario
         how = "deformed, then settled" if scenario.settle else "flipped and turned"
         steps = round(scenario.init_length * scenario.steps)
-        rows.append(
-            [
-                f"{scenario.data_set}, {steps:,} steps, images {how}",
-                f"{found['agreement']:.3f}",
-                f"{found['patients'] / found['recipient']:.1f} ×",
-            ]
-        )
+        label = f"{scenario.data_set}, {steps:,} steps, images {how}"
+        ratio = found["patients"] / found["recipient"]
+        rows.append([label, f"{found['agreement']:.3f}", f"{ratio:.1f} ×"])
     return table(["initialisation", "agreement", "patients' gradients, over the recipient's"], rows)
 
 

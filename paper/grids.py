@@ -136,10 +136,10 @@ _CLEAR = FeatureRelease(allocation="none")
 _FEW = Cohort(canaries=4, ordinary=4, always=2)
 _ARMS: dict[Scenario, tuple[Arm, ...]] = {
     _TINY: (
-        *features.CONTROLS.values(),
+        *(row.arm for row in features.CONTROLS.values()),
         Networks(),
         Student("release", _FEATURES),
-        features.ABLATION["all together, K = 10"].arm("patient", 8.0),
+        features.ablated("all together, K = 10", "patient", 8.0).arm,
         PerIteration(),
         Outlines((Student("local-only"), Student("release", _FEATURES))),
         Teachers(random=True),

@@ -11,7 +11,7 @@ from canal.attacks.view import noiseless_rows, released_rows, spreads
 from canal.learning import checkpoint
 from paper.arms import FeatureRelease, Outlines, Student, predict
 from paper.attacks import Cohort, FeatureMembership, ImageAttacks, RoundsMembership, ShadowNetworks
-from paper.feature_tables import ABLATION, BASELINE
+from paper.feature_tables import BASELINE, ablated
 from paper.grids import GRIDS, SMOKE
 from paper.rounds import GradientRelease
 from paper.scenario import Folders, Scenario
@@ -110,12 +110,8 @@ def test_signal_is_what_it_says(smoke, tmp_path):
     """Less noise is more signal; to shrink what one reads is not."""
     folders, results = smoke
 
-    def made(label, scenario=TINY):
-        arm = ABLATION[label].arm("patient", 8.0)
-        trial = Trial(replace(scenario, sites=ABLATION[label].sites), arm)
-        return trial.run(folders)
-
-    patient, shrunk, many = (made(label) for label in (BASELINE, "Wiener", "K = 10"))
+    rows = [ablated(label, "patient", 8.0) for label in (BASELINE, "Wiener", "K = 10")]
+    patient, shrunk, many = (row.trial(TINY).run(folders) for row in rows)
     paper = results[Trial(TINY, Student("release", FeatureRelease()))]
     assert shrunk["signal_db"] == pytest.approx(patient["signal_db"], abs=3)
     assert min(many["signal_db"], paper["signal_db"]) > patient["signal_db"] + 2

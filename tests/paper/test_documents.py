@@ -18,8 +18,6 @@ from paper.attack_tables import (
 )
 from paper.documents import ROOT, filled
 from paper.grids import GRIDS
-from paper.rivals import DPSGDTeachers
-from paper.scenario import SYNTHETIC
 
 E8, E1 = " eps 8", " eps 1"
 
@@ -77,8 +75,7 @@ def test_what_rounds_close(epsilon, data_sets):
 def test_ahead_of_every_rival_at_epsilon_8_and_on_one_data_set_at_1(data_sets):
     gains = {
         (name, epsilon): [
-            data.gain(f"{tables.ROUNDS} eps {epsilon:g}", rival)
-            for rival in tables.rivals(data, epsilon)
+            data.gain(f"{tables.ROUNDS} eps {epsilon:g}", rival) for rival in tables.rivals(epsilon)
         ]
         for name, data in data_sets.items()
         for epsilon in tables.EPSILONS
@@ -121,7 +118,7 @@ def test_students_cost_at_epsilon_8(data_sets):
         ("ellipsoid", tables.MODULES_ONLY, "`ellipsoid` {} at epsilon 8 and {}"),
         ("channels", tables.MODULES_ONLY, "`channels` {} and {}"),
         (
-            *(tables.CHOSEN, "an initialisation that did not settle"),
+            *(tables.CHOSEN, tables.UNSETTLED),
             "settling gains {} at epsilon 8 and {}",
         ),
         (tables.FINE_TUNED, tables.CHOSEN, "it gains {} at epsilon 8 and {} at"),
@@ -144,51 +141,43 @@ def test_what_is_held_against_rivals_was_best_on_synthetic_hospitals(epsilon, pu
         tables.TUNED: tables.FINE_TUNED,
         tables.DISTILLED: tables.STUDENT,
     }
-    dice = {
-        ours: np.mean(
-            [
-                tables.CHOICES[label].row(hospital, epsilon).result(published)["dice"]
-                for hospital in SYNTHETIC
-            ]
-        )
+    mean = {
+        ours: np.mean(dice(published, tables.choice(label, epsilon)))
         for ours, label in rows.items()
     }
     _, chosen = tables.GOALS[epsilon]
-    assert chosen == max(dice, key=dice.get)
+    assert chosen == max(mean, key=mean.get)
+
+
+def dice(published, row):
+    """At every synthetic hospital."""
+    return [row.result(published, each)["dice"] for each in tables.tried_at(tables.CHOSEN)]
 
 
 def test_choices_that_decide_nothing_are_tried_where_there_is_something_to_gain(published):
     """A hospital is left out only where centralised training does nothing for the start."""
-    assert tables.CHOICES[tables.CHOSEN].hospitals == SYNTHETIC
-    for hospital in SYNTHETIC:
-        rows = tables.controls(hospital)
-        dice = {name: row.result(published)["dice"] for name, row in rows.items()}
-        every = all(hospital in choice.hospitals for choice in tables.CHOICES.values())
-        assert every == (dice[tables.CENTRALISED] > dice[tables.START])
+    after, before = (
+        dice(published, tables.EVERYBODY[each]) for each in (tables.CENTRALISED, tables.START)
+    )
+    gains = [one > other for one, other in zip(after, before, strict=True)]
+    assert gains == [True, True, False]
+    assert len(tables.tried_at(tables.CHOSEN)) == 3
+    assert len(tables.tried_at("no momentum")) == 2
 
 
 @pytest.mark.parametrize("epsilon", tables.EPSILONS)
 @pytest.mark.parametrize(("rival", "what"), tables.STEPS)
 def test_a_rival_has_the_step_that_was_best(rival, what, epsilon, published):
     """The mean over all synthetic hospitals, and over what one training makes."""
-    parts = [f", {part}" for part in DPSGDTeachers.parts] if rival == tables.TEACHERS else [""]
-    rows = [tables.dp_sgd_steps(hospital, epsilon) for hospital in SYNTHETIC]
-    dice = {
-        step: np.mean(
-            [
-                each[f"{rival}, {what}{part}, step {step:g}"].result(published)["dice"]
-                for each in rows
-                for part in parts
-            ]
-        )
-        for step in tables.STEPS[rival, what]
-    }
-    best = max(dice, key=dice.get)
+    mean = {}
+    for step in tables.STEPS[rival, what]:
+        rows = tables.dp_sgd(rival, what, epsilon, step, "")
+        mean[step] = np.mean([dice(published, row) for row in rows.values()])
+    best = max(mean, key=mean.get)
     assert tables.BEST[rival, what][epsilon] == best
-    compared = tables.everybody("BUSI", 0)
-    for part in parts:
-        arm = compared[f"{rival}, {what}{part} eps {epsilon:g}"].trial.arm
-        assert (arm.settings.step, arm.settings.epsilon) == (best, epsilon)
+    for label in tables.dp_sgd(rival, what, epsilon, best, f" eps {epsilon:g}"):
+        settings = tables.EVERYBODY[label].arm.settings
+        assert (settings.step, settings.epsilon) == (best, epsilon)
 
 
 def test_attacks_have_power_and_none_is_above_what_the_noise_allows(published):
