@@ -21,7 +21,7 @@ from canal.errors import DataError
 from canal.features.ensemble import Ensemble
 from canal.files import replace_file
 from canal.learning.networks import Norm
-from canal.learning.teacher import go_on
+from canal.learning.teacher import train_further
 
 if TYPE_CHECKING:
     from canal.data.arrays import Arrays
@@ -258,12 +258,12 @@ class Study:
         if scenario.settle:
             before, how = self._init_of(replace(scenario, settle=0.0)), self.settling
             with alone_in(place):
-                go_on(place, before, asked, how, report=self.told("settling"))
+                train_further(place, before, asked, how, report=self.told("settling"))
         elif scenario.self_labelled:
             before = self._init_of(replace(scenario, self_labelled=0))
             half, more = self.beginning.steps // 2, self.unlabelled(scenario.self_labelled)
             with alone_in(place):
-                go_on(
+                train_further(
                     *(place, before, asked, replace(self.beginning, steps=half)),
                     unlabelled=more,
                     report=self.told("self-labelled images"),

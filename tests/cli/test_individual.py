@@ -140,7 +140,7 @@ def test_the_file_is_for_its_owner_alone(home):
         assert found["format"] == "canal-individual/1"
         assert found["stays"] == STAYS
     found = json.loads((home / "hospital" / "kept" / "r.json").read_text())
-    assert "patient patient Quisling-007" in found["canary"]["each"]
+    assert "patient Quisling-007" in found["canary"]["each"]
     assert f"Of {MANY} patients of north" in found["words"][0]
     found = json.loads((home / "hospital" / "kept" / "f.json").read_text())
     assert "Trained with and without one patient, the teacher of north" in found["words"][0]

@@ -19,12 +19,12 @@ from canal.learning.prediction import predict
 from canal.learning.runs import LOCK, RunFolder
 from canal.learning.settings import TrainingSettings
 from canal.learning.teacher import (
-    go_on,
     initialise,
     is_random,
     labelled_by,
     load_initialisation,
     train,
+    train_further,
     trained_on,
 )
 
@@ -103,7 +103,7 @@ def test_a_chain_of_trained_initialisation_and_teacher(tmp_path, make_arrays):
 
 def test_an_initialisation_that_is_trained_further_is_another_one(init, tmp_path, make_arrays):
     arrays, told = make_arrays(6), []
-    made = go_on(tmp_path / "next", init, arrays, SHORT, report=told.append)
+    made = train_further(tmp_path / "next", init, arrays, SHORT, report=told.append)
     network, about = load_initialisation(tmp_path / "next")
     assert about == made
     assert about.initialisation == weights_digest(network)
@@ -122,12 +122,12 @@ def test_images_that_an_initialisation_labelled_itself(init, tmp_path, make_arra
     said = labelled_by(init, more)
     assert said.labelled.all()
     assert np.array_equal(said.masks, predict(load_initialisation(init)[0], more))
-    made = go_on(tmp_path / "next", init, arrays, SHORT, unlabelled=more)
-    same = go_on(tmp_path / "same", init, arrays.beside(said), SHORT)
+    made = train_further(tmp_path / "next", init, arrays, SHORT, unlabelled=more)
+    same = train_further(tmp_path / "same", init, arrays.beside(said), SHORT)
     assert made.initialisation == same.initialisation
     assert made.data == same.data != arrays.digest
     # Another initialisation says something else, and it is another folder then.
-    go_on(tmp_path / "settled", init, arrays, SHORT)
+    train_further(tmp_path / "settled", init, arrays, SHORT)
     assert labelled_by(tmp_path / "settled", more).digest != said.digest
 
 
@@ -138,12 +138,12 @@ def test_a_teacher_is_not_taken_for_an_initialisation_or_trained_further(
     arrays = make_arrays(6)
     train(tmp_path / "teacher", init, arrays, SHORT)
     with pytest.raises(CheckpointError, match="other settings or data"):
-        go_on(tmp_path / "teacher", init, arrays, SHORT)
+        train_further(tmp_path / "teacher", init, arrays, SHORT)
     with pytest.raises(CheckpointError, match="is no initialisation; give the one"):
-        go_on(tmp_path / "next", tmp_path / "teacher", arrays, SHORT)
-    go_on(tmp_path / "next", init, arrays, SHORT)
+        train_further(tmp_path / "next", tmp_path / "teacher", arrays, SHORT)
+    train_further(tmp_path / "next", init, arrays, SHORT)
     with pytest.raises(CheckpointError, match="is no initialisation; give the one"):
-        go_on(tmp_path / "next", tmp_path / "teacher", arrays, SHORT)
+        train_further(tmp_path / "next", tmp_path / "teacher", arrays, SHORT)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -165,7 +165,7 @@ def test_a_teachers_folder_is_never_made_an_initialisation(
         (folder / "settings.json").unlink()
     for start in (init, folder) if whole else (init,):
         with pytest.raises(CheckpointError):
-            go_on(folder, start, arrays, SHORT)
+            train_further(folder, start, arrays, SHORT)
     with pytest.raises(CheckpointError, match="other settings" if told else "may be private"):
         initialise(folder, SMALL, seed=4, size=SIZE, arrays=arrays, settings=SHORT)
     assert ("settings.json" in names(folder)) == told
@@ -294,8 +294,8 @@ def test_a_run_keeps_the_digests_of_what_it_was_trained_on(tmp_path, init, make_
     assert kept.is_file()
 
     assert trained_on(init) == ()
-    go_on(tmp_path / "one", init, first, SHORT)
-    go_on(tmp_path / "two", tmp_path / "one", second, SHORT)
+    train_further(tmp_path / "one", init, first, SHORT)
+    train_further(tmp_path / "two", tmp_path / "one", second, SHORT)
     both = {
         *overlap.digests_by_patient(first).values(),
         *overlap.digests_by_patient(second).values(),
@@ -306,7 +306,7 @@ def test_a_run_keeps_the_digests_of_what_it_was_trained_on(tmp_path, init, make_
     assert set(trained_on(made)) == set(overlap.digests_by_patient(first).values())
     (tmp_path / "one" / overlap.TRAINED_ON).unlink()
     assert trained_on(tmp_path / "one") is None
-    go_on(tmp_path / "three", tmp_path / "one", make_arrays(4, seed=3), SHORT)
+    train_further(tmp_path / "three", tmp_path / "one", make_arrays(4, seed=3), SHORT)
     assert trained_on(tmp_path / "three") is None
 
 

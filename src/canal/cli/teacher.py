@@ -42,7 +42,7 @@ def init(
     from canal.cli.progress import training
     from canal.errors import InvalidValueError
     from canal.learning.networks import UNetArchitecture
-    from canal.learning.teacher import go_on, initialise
+    from canal.learning.teacher import initialise, train_further
 
     if split is not None:
         refuse_cohorts(split, part)
@@ -61,7 +61,9 @@ def init(
             if unlabelled is not None:
                 alike = replace(settings.data, channels=arrays.images.shape[1])
                 more = load_part(unlabelled, None, part, alike, unlabelled=True).without_labels()
-            made = go_on(out, after, arrays, settings.training, unlabelled=more, report=report)
+            made = train_further(
+                out, after, arrays, settings.training, unlabelled=more, report=report
+            )
         else:
             dims = dims if arrays is None else arrays.images.ndim - 2
             channels = (settings.data.channels or 3) if arrays is None else arrays.images.shape[1]

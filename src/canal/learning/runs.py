@@ -42,12 +42,13 @@ class RunFolder:
 
     @contextmanager
     def claim(self, resolved: dict[str, Any]) -> Iterator[None]:
-        """Write down what this folder is for, or see that it is for the same; work there alone.
+        """Claim the folder for one run: record what determines it, or check that it is the same.
 
-        The system lets go of the lock of a process that was killed, so its run goes on.
+        No other process may work there meanwhile. The system releases the lock of a process that
+        was killed, so its run goes on.
 
         Args:
-            resolved: what determines the run.
+            resolved: everything that determines the run.
 
         Raises:
             CheckpointError: another run is at work there, or the folder is for another.
@@ -95,7 +96,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has come to its end; asking for it again then does nothing."""
+        """Whether the run has come to its end; a second call then does nothing."""
         return (self.path / checkpoint.DESCRIPTION).is_file()
 
     def train(
@@ -127,7 +128,7 @@ class RunFolder:
         self._log("done")
 
     def finish(self, network: nn.Module, description: Checkpoint) -> None:
-        """Keep the network; the state to resume from is not needed any more."""
+        """Write the network, and remove the state to resume from."""
         checkpoint.save(self.path, network, description)
         (self.path / STATE).unlink(missing_ok=True)
 

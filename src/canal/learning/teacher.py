@@ -1,8 +1,8 @@
 """The shared initialisation, and the teacher that a site makes from it.
 
 `initialise` makes the weights that all teachers start from, random from a public seed or trained on
-the recipient's own, non-private images; `go_on` trains them further, on other images or in another
-way; `train` makes a teacher of them.
+the recipient's own, non-private images; `train_further` goes on from there, on other images or in
+another way; `train` makes a teacher of them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def initialise(
         return description
 
 
-def go_on(
+def train_further(
     folder: Path,
     init: Path,
     arrays: Arrays,
@@ -84,7 +84,7 @@ def go_on(
     unlabelled: Arrays | None = None,
     report: Report = lambda progress: None,
 ) -> Checkpoint:
-    """Train a shared initialisation further; what comes of it is another one, and public too.
+    """Train a shared initialisation further; the result is another one, and public too.
 
     Args:
         folder: of the run.
@@ -113,7 +113,7 @@ def trained_on(init: Path) -> tuple[frozenset[str], ...] | None:
         init: folder of the initialisation.
 
     Returns:
-        None if nobody knows; nothing for random weights.
+        None if it is not known; nothing for random weights.
     """
     return () if is_random(checkpoint.describe(init)) else overlap.read(init)
 
@@ -133,7 +133,7 @@ def is_random(about: Checkpoint) -> bool:
 
 
 def labelled_by(init: Path, arrays: Arrays) -> Arrays:
-    """Images with what a shared initialisation sees in them as their truth."""
+    """Label images with the predictions of a shared initialisation."""
     network, start = load_initialisation(init)
     check_fit(UNetArchitecture.from_json(start.architecture), start.size, arrays, str(init))
     named = f"{arrays.digest}, labelled by {start.initialisation}"
@@ -218,7 +218,7 @@ def _train(
 def _keep_digests(
     folder: Path, arrays: Arrays, before: Iterable[frozenset[str]] = (), *, private: bool
 ) -> None:
-    """Keep which images a network depends on, unless that is done.
+    """Write down which images a network depends on, unless that is done.
 
     Args:
         folder: of the network.
