@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from canal.gradients import mechanism
+from canal.privacy import lattice
+from canal.release import noisy_sum
 from typed import call_here
 
 QUICK = ("--no-simulate", "--draws", "2000")
@@ -114,12 +115,13 @@ def test_every_bar_ends_where_it_says(home, monkeypatch):
 
 
 def test_a_fault_is_exit_code_2(home, monkeypatch):
-    real = mechanism.rounded_gaussian
-    monkeypatch.setattr(
-        mechanism,
-        "rounded_gaussian",
-        lambda std, shape, stream: real(np.asarray(std) / 3, shape, stream),
-    )
+    real = lattice.rounded_gaussian
+
+    def too_narrow(std, shape, stream):
+        return real(np.asarray(std) / 3, shape, stream)
+
+    for module in (lattice, noisy_sum):
+        monkeypatch.setattr(module, "rounded_gaussian", too_narrow)
     call_here(home, "audit", "rehearsal", *QUICK, "--out", "fault.json", code=2)
     found = json.loads((home / "fault.json").read_text())
     assert not found["holds"]
