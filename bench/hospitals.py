@@ -27,7 +27,7 @@ from canal.errors import FederationError
 from canal.features.store import Release
 from canal.federation.identity import Identity
 from canal.federation.job import connected, submit
-from canal.release.registry import Trust
+from canal.release.plan import Trust
 
 if TYPE_CHECKING:
     from canal.federation.provision import Kits

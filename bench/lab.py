@@ -21,7 +21,7 @@ from canal.federation.settings import Order
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
 from canal.learning.networks import UNetArchitecture, weights_digest
-from canal.release.registry import Trust
+from canal.release.plan import Trust
 
 if TYPE_CHECKING:
     from canal.features.plan import Plan

@@ -277,7 +277,7 @@ def test_a_weight_is_above_zero(bad):
 
 
 def test_an_epsilon_that_the_sampler_alone_uses_up_is_refused():
-    with pytest.raises(InvalidValueError, match="teach fewer parameters"):
+    with pytest.raises(InvalidValueError, match="publish fewer numbers"):
         replace(PLAIN, epsilon=1e-6, parameters=10**6, rounds=1000).calibrate()
 
 

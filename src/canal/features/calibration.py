@@ -19,6 +19,7 @@ from canal.privacy.allocation import reverse_water_filling, uniform, water_filli
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.units import UNITS, Exposure, Unit
 from canal.release.digits import finite_or_none
+from canal.release.plan import Calibrated
 
 if TYPE_CHECKING:
     from canal.privacy.lattice import Lattice
@@ -32,7 +33,7 @@ _LESS = 1 - 2.0**-44
 
 
 @dataclass(frozen=True)
-class CalibratedPlan:
+class CalibratedPlan(Calibrated):
     """A plan whose every sigma is fixed.
 
     Guarantees:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy.budget import BudgetSplit, Source
-from canal.privacy.gaussian import Conversion, check_conversion
-from canal.privacy.precision import rho_for_release
+from canal.privacy.gaussian import Conversion
 from canal.privacy.units import UNITS, Participants, Unit
-from canal.release.registry import TRUSTS, Trust
+from canal.release.plan import ReleasePlan, Trust, check_cohorts
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -52,7 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ReleasePlan):
     r"""What is asked for. All of it is public.
 
     Args:
@@ -79,9 +78,8 @@ class Plan:
             recipient's images, the queries. They are public, so the queries are not protected.
         releases: how many times each query is released with fresh noise. 1 is ours; more is the
             per-iteration model of prior work (`canal.features.per_iteration`).
-        trust: `trusted`, an aggregator adds up what the sites say and adds the noise; or
-            `secure-sum`, every site adds a share of the noise and only the sum is ever seen.
-        colluding: t, the sites that may tell others their shares; the rest still hide everyone.
+        trust: who adds the noise; see `ReleasePlan`.
+        colluding: t, the number of colluding sites.
         broken: where a teacher gives NaN or infinity for a query: `zero`, it contributes nothing
             there and the divisor stays K; or `refuse`, there is no release. Whether a teacher does
             can hang on one patient, and no epsilon covers whether a release exists.
@@ -117,11 +115,7 @@ class Plan:
             raise InvalidValueError(
                 f"unit = {self.unit!r} is none of features; choose one of {', '.join(UNITS)}"
             )
-        check_conversion(self.conversion)
-        if not 0 < self.epsilon < math.inf:
-            raise InvalidValueError(f"epsilon = {self.epsilon!r} must be above 0 and finite")
-        if not 0 < self.delta < 1:
-            raise InvalidValueError(f"delta = {self.delta!r} must lie between 0 and 1")
+        self.check(allocation=ALLOCATIONS, weight=WEIGHTS, broken=BROKEN)
         for name in ("channels", "released", "releases"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} = {getattr(self, name)!r} must be at least 1")
@@ -135,43 +129,12 @@ class Plan:
                 f"released = {self.released} is more than channels = {self.channels}; "
                 "release as many or fewer"
             )
-        known_words = {
-            "allocation": ALLOCATIONS,
-            "weight": WEIGHTS,
-            "trust": TRUSTS,
-            "broken": BROKEN,
-        }
-        for name, known in known_words.items():
-            if getattr(self, name) not in known:
-                raise InvalidValueError(
-                    f"{name} = {getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
-                )
-        self._check_shares()
         if self.caps_bound is None:
             # One double for all that reads it: plan, mechanism, statement.
             bound = math.sqrt(self.channels * self.positions)
             object.__setattr__(self, "caps_bound", bound)
         if not 0 < self.bound < math.inf:
             raise InvalidValueError(f"caps_bound = {self.caps_bound!r} must be above 0 and finite")
-
-    def _check_shares(self) -> None:
-        if isinstance(self.colluding, bool) or not isinstance(self.colluding, int):
-            raise InvalidValueError(f"colluding = {self.colluding!r} must be a whole number")
-        if self.trust == "trusted" and self.colluding:
-            raise InvalidValueError(
-                "colluding sites matter where noise comes in shares; take the secure sum "
-                "(--trust secure-sum), or none of them"
-            )
-        if self.trust == "secure-sum" and not 0 <= self.colluding < self.participants.teachers:
-            raise InvalidValueError(
-                f"colluding = {self.colluding} must be at least 0 and below the "
-                f"{self.participants.teachers} sites: with all of them against one, no share is "
-                "left that protects it"
-            )
-        if self.trust == "secure-sum" and self.participants.teachers < 2:
-            raise InvalidValueError("a sum of one site hides nothing; a secure sum needs two")
-        if self.trust == "secure-sum" and self.allocation == "none":
-            raise InvalidValueError("a secure sum without noise hides nobody; take an allocation")
 
     @classmethod
     def preset(cls, name: str, **choices: Any) -> Plan:
@@ -235,19 +198,6 @@ class Plan:
         return self.participants.teachers
 
     @property
-    def shares(self) -> int:
-        """In how many parts each noise value is drawn."""
-        return self.participants.teachers if self.trust == "secure-sum" else 1
-
-    @property
-    def excess(self) -> float:
-        r"""How much wider the noise in a release is than the noise that is accounted for.
-
-        Each of K shares has variance $\sigma^2/(K - t)$, so that K - t of them are enough.
-        """
-        return math.sqrt(self.shares / (self.shares - self.colluding))
-
-    @property
     def draws(self) -> int:
         """Noise values that one unit takes part in; their finite precision is set aside first."""
         features = self.released * self.positions * self.releases * self.shares
@@ -256,13 +206,7 @@ class Plan:
 
     def rho(self) -> dict[str, float]:
         """What each part may cost the chosen unit; together never above (epsilon, delta)."""
-        total = rho_for_release(self.epsilon, self.delta, self.draws, self.conversion)
-        if total == 0:
-            raise InvalidValueError(
-                f"epsilon = {self.epsilon!r} is too small for {self.draws} noise values: their "
-                "finite precision alone takes as much; ask for more, or release less"
-            )
-        return self.paid_split.rho(total)
+        return self.paid_split.rho(self.total_rho())
 
     def calibrate(self, weights: ArrayLike | None = None) -> CalibratedPlan:
         """Fix every sigma, and with it the guarantee.
@@ -296,8 +240,6 @@ class Plan:
 
 def check_plan(plan: Plan, cohorts: Sequence[str]) -> None:
     """Refuse a plan that has no release, or none with the guarantee that it names."""
-    from canal.release.charges import check_cohorts  # a forecast does not wait for the ledger
-
     check_cohorts(cohorts, plan.participants.teachers, "teachers")
     if plan.releases != 1:
         raise ReleaseError("a release is made once; a plan with fresh noise has no folder")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest
     from canal.release.mechanism import Published, Step, Sums
-    from canal.release.registry import Trust
+    from canal.release.plan import Trust
 
 # Blocks that are under way while one is added up.
 _AHEAD = 2

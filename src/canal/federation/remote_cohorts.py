@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest
     from canal.release.mechanism import Published, Step, Sums
-    from canal.release.registry import Trust
+    from canal.release.plan import Trust
 
 
 class RemoteCohorts:

@@ -36,8 +36,8 @@ from canal.errors import ConfigurationError
 from canal.features.store import FEATURES
 from canal.gradients.patients import CHUNK
 from canal.gradients.plan import ADAPTERS
+from canal.release.plan import TRUSTS, Trust
 from canal.release.record import About
-from canal.release.registry import TRUSTS, Trust
 
 SITE = "site.toml"
 

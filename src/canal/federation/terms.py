@@ -21,8 +21,8 @@ from canal.federation.masks import Keys
 from canal.federation.settings import SiteSettings
 from canal.gradients.mechanism import GradientSpec
 from canal.gradients.plan import ADAPTERS
-from canal.release.charges import check_cohorts
 from canal.release.mechanism import SECRET, digest
+from canal.release.plan import check_cohorts
 
 
 @dataclass(frozen=True)

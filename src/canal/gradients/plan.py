@@ -9,8 +9,6 @@ How the next round's network follows from earlier sums is of no concern: composi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -21,11 +19,10 @@ from canal.errors import InvalidValueError
 from canal.gradients.adapter import Adapter
 from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
-from canal.privacy.gaussian import Conversion, check_conversion
+from canal.privacy.gaussian import Conversion
 from canal.privacy.lattice import Lattice
-from canal.privacy.precision import rho_for_release
 from canal.privacy.units import Exposure, Unit
-from canal.release.registry import TRUSTS, Trust
+from canal.release.plan import Calibrated, ReleasePlan, Trust
 
 ADAPTERS = "adapters"
 TENSOR = "rounds"
@@ -40,7 +37,7 @@ _LESS = 1 - 2.0**-44
 
 
 @dataclass(frozen=True)
-class AdapterPlan:
+class AdapterPlan(ReleasePlan):
     """What is asked for. All of it is public.
 
     Args:
@@ -60,8 +57,8 @@ class AdapterPlan:
             no noise and no guarantee.
         count: share of the budget that counts the patients; 0 where their number is public.
         adapter: which parameters.
-        trust: `trusted` or `secure-sum`, as for features.
-        colluding: t, the sites that may tell others their shares.
+        trust: who adds the noise; see `ReleasePlan`.
+        colluding: t, the number of colluding sites.
     """
 
     epsilon: float
@@ -85,25 +82,11 @@ class AdapterPlan:
     charged: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
 
     def __post_init__(self) -> None:
-        check_conversion(self.conversion)
-        if not 0 < self.epsilon < math.inf:
-            raise InvalidValueError(f"epsilon = {self.epsilon!r} must be above 0 and finite")
-        if not 0 < self.delta < 1:
-            raise InvalidValueError(f"delta = {self.delta!r} must lie between 0 and 1")
         for name in ("patients", "parameters", "blocks", "sites", "rounds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidValueError(f"{name} = {value!r} must be a whole number, at least 1")
-        words: dict[str, Sequence[str]] = {
-            "allocation": ALLOCATIONS,
-            "trust": TRUSTS,
-            "relation": tuple(RELATIONS),
-        }
-        for name, known in words.items():
-            if getattr(self, name) not in known:
-                raise InvalidValueError(
-                    f"{name} = {getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
-                )
+        self.check(allocation=ALLOCATIONS, relation=tuple(RELATIONS))
         if not isinstance(self.directions, int) or not 0 <= self.directions <= self.parameters:
             raise InvalidValueError(
                 f"directions = {self.directions!r} must be a whole number, at most the "
@@ -117,21 +100,6 @@ class AdapterPlan:
             raise InvalidValueError(
                 "replacing a patient does not change how many there are; state their number"
             )
-        self._check_shares()
-
-    def _check_shares(self) -> None:
-        if self.trust == "trusted":
-            if self.colluding:
-                raise InvalidValueError("colluding sites matter where noise comes in shares")
-            return
-        whole = isinstance(self.colluding, int) and not isinstance(self.colluding, bool)
-        if self.sites < 2 or not whole or not 0 <= self.colluding < self.sites:
-            raise InvalidValueError(
-                f"a secure sum needs two sites and colluding = {self.colluding} below their "
-                f"number, {self.sites}: else no share is left that protects anybody"
-            )
-        if self.allocation == "none":
-            raise InvalidValueError("a secure sum without noise hides nobody; take an allocation")
 
     @property
     def unit(self) -> Unit:
@@ -149,28 +117,13 @@ class AdapterPlan:
         return self.directions or self.parameters
 
     @property
-    def shares(self) -> int:
-        """In how many parts each noise value is drawn."""
-        return self.sites if self.trust == "secure-sum" else 1
-
-    @property
-    def excess(self) -> float:
-        """How much wider the noise in a release is than the noise that is accounted for."""
-        return math.sqrt(self.shares / (self.shares - self.colluding))
-
-    @property
     def draws(self) -> int:
         """Noise values of all rounds, and of the count."""
         return self.shares * (self.coordinates * self.rounds + bool(self.count))
 
     def rho(self) -> dict[str, float]:
         """What rounds and count may cost; together never above (epsilon, delta)."""
-        total = rho_for_release(self.epsilon, self.delta, self.draws, self.conversion)
-        if total == 0:
-            raise InvalidValueError(
-                f"epsilon = {self.epsilon!r} is too small for {self.draws} noise values: their "
-                "finite precision alone takes as much; teach fewer parameters, or ask for more"
-            )
+        total = self.total_rho()
         return {"count": self.count * total, "rounds": (1 - self.count) * total}
 
     def calibrate(self, weights: ArrayLike | None = None) -> CalibratedAdapterPlan:
@@ -237,7 +190,7 @@ DISTANCE_OF_COUNT: dict[Unit, float] = {"membership": 1.0, "patient": 1.0}
 
 
 @dataclass(frozen=True)
-class CalibratedAdapterPlan:
+class CalibratedAdapterPlan(Calibrated):
     """A plan that knows every sigma.
 
     Args:
@@ -257,10 +210,6 @@ class CalibratedAdapterPlan:
     def count_sigma(self) -> float:
         """Of the number of patients; 0 where that is public."""
         return self.guarantee.events[1].sigma[0] if self.plan.count else 0.0
-
-    def charge(self, unit: Unit) -> float:
-        """The rho to charge; weights move noise between channels, and not the cost."""
-        return self.guarantee.rho(unit)
 
     def after(self, rounds: int) -> Guarantee:
         """What the count and so many rounds cost."""

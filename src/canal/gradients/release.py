@@ -15,8 +15,8 @@ from canal.gradients.mechanism import GradientMechanism, GradientSpec, PatientSu
 from canal.gradients.start import settled
 from canal.gradients.store import AdapterRelease
 from canal.privacy.ledger import Ledger
-from canal.release.charges import check_cohorts
 from canal.release.mechanism import LocalFederation, Step, noise_of
+from canal.release.plan import check_cohorts
 from canal.release.publish import check_protection, publish, telling
 from canal.release.workspace import Workspace
 

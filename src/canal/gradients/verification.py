@@ -16,9 +16,9 @@ from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.gradients.update import UpdateSettings
-from canal.release.charges import check_cohorts
 from canal.release.manifest import Manifest
 from canal.release.noise_check import Alike, Sums, Zeros, some, without_direction
+from canal.release.plan import check_cohorts
 from canal.release.verification import Derived
 
 # Values of a round that are looked at together.

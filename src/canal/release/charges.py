@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from canal.errors import ReleaseError
 from canal.privacy.ledger import Charge
 from canal.privacy.units import Unit
-from canal.release.registry import AnyCalibrated, AnyPlan
+from canal.release.plan import Calibrated, ReleasePlan
 
 # The cohort that pays where the recipient's own images are protected.
 QUERIES = "queries"
@@ -17,20 +16,7 @@ QUERIES = "queries"
 _LAST_BITS = 2.0**-44
 
 
-def check_cohorts(cohorts: Sequence[str], count: int, who: str = "sites") -> None:
-    """Refuse other cohorts than so many different ones.
-
-    One that is named twice counts twice where noise comes in shares, and adds its share once: the
-    others' would be too small.
-    """
-    different = len(set(cohorts))
-    if not len(cohorts) == different == count:
-        raise ReleaseError(
-            f"the plan is for {count} {who} of different cohorts, but there are {different}"
-        )
-
-
-def payers(plan: AnyPlan, cohorts: Sequence[str]) -> list[tuple[str, Unit]]:
+def payers(plan: ReleasePlan, cohorts: Sequence[str]) -> list[tuple[str, Unit]]:
     """Who must have a budget, and in which unit."""
     return [
         (name, unit)
@@ -39,7 +25,7 @@ def payers(plan: AnyPlan, cohorts: Sequence[str]) -> list[tuple[str, Unit]]:
     ]
 
 
-def charges(calibrated: AnyCalibrated, cohorts: Sequence[str]) -> list[Charge]:
+def charges(calibrated: Calibrated, cohorts: Sequence[str]) -> list[Charge]:
     """What a release costs everyone, in every unit.
 
     The units that a plan calls `budgeted` need a budget that covers the cost. The others are
@@ -66,9 +52,7 @@ def charges(calibrated: AnyCalibrated, cohorts: Sequence[str]) -> list[Charge]:
     ]
 
 
-def covers(
-    made: Sequence[dict[str, Any]], calibrated: AnyCalibrated, cohorts: Sequence[str]
-) -> bool:
+def covers(made: Sequence[dict[str, Any]], calibrated: Calibrated, cohorts: Sequence[str]) -> bool:
     """Whether charges pay for what was really released: everyone's, and enough."""
     promise = calibrated.guarantee
     return pays(

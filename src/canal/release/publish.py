@@ -41,8 +41,8 @@ from canal.release.mechanism import (
     digest,
     perturbed,
 )
+from canal.release.plan import ReleasePlan
 from canal.release.record import About, check_kept, keep
-from canal.release.registry import AnyPlan
 from canal.release.shard import Shard, describe_shard, read_shard, shard_name, write_shard
 from canal.release.statement import noise_source, stamp
 from canal.release.workspace import Workspace, charge_key
@@ -216,7 +216,7 @@ def telling(workspace: Workspace) -> Iterator[None]:
 
 
 def check_protection(
-    plan: AnyPlan,
+    plan: ReleasePlan,
     cohorts: Sequence[str],
     *,
     seed: int | None,
@@ -281,7 +281,7 @@ def paid(key: str, due: Sequence[Charge], ledger: Ledger | None) -> dict[str, An
 
 def finish(
     workspace: Workspace,
-    plan: AnyPlan,
+    plan: ReleasePlan,
     rows: Sequence[str],
     ledger: Ledger | None,
     tell: Callable[[Manifest], None],

@@ -7,20 +7,16 @@ kind, and the kind for what differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any
 
 from canal.errors import ReleaseError
 
 if TYPE_CHECKING:
-    from canal.privacy.events import Guarantee
-    from canal.privacy.gaussian import Conversion
-    from canal.privacy.lattice import Lattice
-    from canal.privacy.units import Unit
     from canal.release.card import CardParts
     from canal.release.checks import Checks
     from canal.release.manifest import Manifest
@@ -29,92 +25,6 @@ if TYPE_CHECKING:
     from canal.release.statement import Facts, Wording
     from canal.release.store import Folder
     from canal.release.verification import Derived
-
-
-Trust = Literal["trusted", "secure-sum"]
-TRUSTS: tuple[Trust, ...] = get_args(Trust)
-
-
-class AnyPlan(Protocol):
-    """What was asked for, of whatever kind; all of it is public."""
-
-    @property
-    def kind(self) -> str:
-        """The name of its kind."""
-
-    @property
-    def epsilon(self) -> float:
-        """What the release may cost the unit."""
-
-    @property
-    def delta(self) -> float:
-        """The delta of the same guarantee."""
-
-    @property
-    def unit(self) -> Unit:
-        """Whose epsilon it is."""
-
-    @property
-    def units(self) -> Sequence[Unit]:
-        """Those that a release promises something to."""
-
-    @property
-    def charged(self) -> Sequence[Unit]:
-        """Those that ledgers are charged in."""
-
-    @property
-    def budgeted(self) -> Sequence[Unit]:
-        """Those that need a budget."""
-
-    @property
-    def conversion(self) -> Conversion:
-        """How epsilon follows from rho."""
-
-    @property
-    def allocation(self) -> str:
-        """How noise is spread; `none` for none."""
-
-    @property
-    def trust(self) -> Trust:
-        """Who adds the noise: a trusted aggregator, or every site a share."""
-
-    @property
-    def sites(self) -> int:
-        """K, the number of sites."""
-
-    @property
-    def colluding(self) -> int:
-        """t, the number of colluding sites."""
-
-    @property
-    def shares(self) -> int:
-        """In how many parts each noise value is drawn."""
-
-    @property
-    def excess(self) -> float:
-        """How much wider the noise in a release is than the noise that is accounted for."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-
-
-class AnyCalibrated(Protocol):
-    """A plan of whatever kind with every sigma."""
-
-    @property
-    def plan(self) -> AnyPlan:
-        """What was asked for."""
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What it promises."""
-
-    @property
-    def lattice(self) -> Lattice:
-        """Of the sums over sites."""
-
-    def charge(self, unit: Unit) -> float:
-        """The rho to charge: never below what the release costs, whatever is published first."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from canal.privacy.events import Guarantee
 from canal.privacy.randomness import SAMPLER, Secret
 from canal.privacy.units import NEIGHBOURS, Unit
 from canal.release.digits import finite_or_none, short, upwards
-from canal.release.registry import AnyCalibrated, AnyPlan, kind_of
+from canal.release.plan import Calibrated, ReleasePlan
+from canal.release.registry import kind_of
 
 FALSE_ALARMS = 0.01
 # Found out of a hundred members, at one false alarm in a hundred, from which on we say so.
@@ -52,7 +53,7 @@ class Facts:
     cohorts: tuple[str, ...]
 
     @classmethod
-    def of(cls, plan: AnyPlan, noise: Mapping[str, str], cohorts: Sequence[str]) -> Facts:
+    def of(cls, plan: ReleasePlan, noise: Mapping[str, str], cohorts: Sequence[str]) -> Facts:
         """The facts of a manifest.
 
         Args:
@@ -106,7 +107,7 @@ class Wording:
     assumptions: Sequence[str]
 
 
-def state(calibrated: AnyCalibrated, facts: Facts) -> dict[str, Any]:
+def state(calibrated: Calibrated, facts: Facts) -> dict[str, Any]:
     """Everything a privacy officer signs, as plain values."""
     plan, warning = calibrated.plan, stamp(calibrated.plan.allocation, private=facts.private)
     said: Wording = kind_of(plan.kind).wording(calibrated, facts)
@@ -150,7 +151,7 @@ def stamp(allocation: str, *, private: bool) -> str:
     return ""
 
 
-def noise_source(plan: AnyPlan, *, private: bool) -> str:
+def noise_source(plan: ReleasePlan, *, private: bool) -> str:
     """What a statement says about where the noise came from."""
     if plan.allocation == "none":
         return NO_NOISE
@@ -159,7 +160,7 @@ def noise_source(plan: AnyPlan, *, private: bool) -> str:
 
 
 def promise(
-    calibrated: AnyCalibrated, unit: Unit, neighbours: str, *, private: bool
+    calibrated: Calibrated, unit: Unit, neighbours: str, *, private: bool
 ) -> dict[str, Any]:
     """What is promised to one unit, in numbers and in words.
 
@@ -239,7 +240,7 @@ def every_patient(mu: float, facts: Facts) -> str:
     return f"{'In name only: e' if in_name else 'E'}{who}"
 
 
-def on_a_lattice(what: str, calibrated: AnyCalibrated, facts: Facts) -> str:
+def on_a_lattice(what: str, calibrated: Calibrated, facts: Facts) -> str:
     """That sums and noise are integers.
 
     Args:
@@ -253,17 +254,17 @@ def on_a_lattice(what: str, calibrated: AnyCalibrated, facts: Facts) -> str:
     )
 
 
-def step_of(calibrated: AnyCalibrated) -> str:
+def step_of(calibrated: Calibrated) -> str:
     """The step of the lattice, a power of two."""
     return f"2^{math.log2(calibrated.lattice.step):.0f}"
 
 
-def _told_apart(plan: AnyPlan) -> bool:
+def _told_apart(plan: ReleasePlan) -> bool:
     """Whether patients who are added or removed and those who are replaced have numbers each."""
     return _RELATIONS.keys() <= set(plan.units)
 
 
-def _after(plan: AnyPlan, said: Wording) -> list[dict[str, float | None]]:
+def _after(plan: ReleasePlan, said: Wording) -> list[dict[str, float | None]]:
     """Epsilon of every unit after some counts of steps, all with the same noise."""
     table: list[dict[str, float | None]] = []
     for count, guarantee in said.after.items():
@@ -274,7 +275,7 @@ def _after(plan: AnyPlan, said: Wording) -> list[dict[str, float | None]]:
     return table
 
 
-def _trust(plan: AnyPlan, facts: Facts, sees: str) -> list[str]:
+def _trust(plan: ReleasePlan, facts: Facts, sees: str) -> list[str]:
     """Who is trusted with what."""
     if plan.trust == "trusted":
         fate = (
@@ -301,7 +302,7 @@ def _trust(plan: AnyPlan, facts: Facts, sees: str) -> list[str]:
     ]
 
 
-def _conversion(plan: AnyPlan) -> list[str]:
+def _conversion(plan: ReleasePlan) -> list[str]:
     if plan.allocation == "none":
         return []
     how = {
@@ -311,7 +312,7 @@ def _conversion(plan: AnyPlan) -> list[str]:
     return [f"Epsilon follows from rho by {how[plan.conversion]}."]
 
 
-def _several_times(calibrated: AnyCalibrated, most: int) -> str:
+def _several_times(calibrated: Calibrated, most: int) -> str:
     """What a patient pays who is in the data more often than is assumed.
 
     Args:
@@ -335,7 +336,7 @@ def _several_times(calibrated: AnyCalibrated, most: int) -> str:
     )
 
 
-def _software(plan: AnyPlan) -> list[str]:
+def _software(plan: ReleasePlan) -> list[str]:
     """Who must have run the software as it was published."""
     if plan.trust == "trusted":
         return ["The software ran as published, on a machine that only the aggregator controls."]

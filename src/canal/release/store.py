@@ -15,7 +15,8 @@ import numpy as np
 
 from canal.errors import ReleaseError
 from canal.release.manifest import Manifest
-from canal.release.registry import AnyPlan, kind_of
+from canal.release.plan import ReleasePlan
+from canal.release.registry import kind_of
 from canal.release.shard import Shard, Stored
 from canal.release.workspace import refuse_key_left
 
@@ -34,7 +35,7 @@ class Folder(ABC):
     dtype: ClassVar[type[np.signedinteger]]
     shards_are: ClassVar[str]
     rows_are: ClassVar[str]
-    plan: AnyPlan
+    plan: ReleasePlan
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest

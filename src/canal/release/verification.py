@@ -40,9 +40,10 @@ from canal.release.checks import (
 from canal.release.digits import finite_or_none, short, upwards
 from canal.release.manifest import Manifest
 from canal.release.noise_check import ALARM, check_unlike, check_widths
+from canal.release.plan import Calibrated
 from canal.release.recompute import PublicInputs
 from canal.release.record import check_record
-from canal.release.registry import AnyCalibrated, kind_of
+from canal.release.registry import kind_of
 from canal.release.statement import Facts, state
 from canal.release.store import Folder
 from canal.release.workspace import refuse_key_left
@@ -154,7 +155,7 @@ class Derived:
         widths: of the noise on the sums over sites, in lattice steps.
     """
 
-    calibrated: AnyCalibrated
+    calibrated: Calibrated
     mechanism: dict[str, Any]
     widths: NDArray[np.float64]
 
@@ -175,7 +176,7 @@ def check_statement(manifest: Manifest) -> Any:
         raise ReleaseError(f"the manifest contradicts itself: {error}") from error
 
 
-def _derive(manifest: Manifest) -> AnyCalibrated:
+def _derive(manifest: Manifest) -> Calibrated:
     derived: Derived = kind_of(manifest.kind).derive(manifest)
     calibrated, plan = derived.calibrated, derived.calibrated.plan
     if plan.trust == "secure-sum":

@@ -17,7 +17,7 @@ from canal.gradients.plan import DISTANCE, AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.privacy.units import UNITS, Unit
 from canal.release.digits import finite_or_none, number
-from canal.release.registry import AnyPlan
+from canal.release.plan import ReleasePlan
 from canal.release.store import Folder, open_release
 from canal.release.verification import check_statement
 
@@ -69,7 +69,7 @@ class Published(ABC):
             ) from error
 
     @property
-    def plan(self) -> AnyPlan:
+    def plan(self) -> ReleasePlan:
         """What was asked for."""
         return self.release.plan
 
