@@ -29,17 +29,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from canal import Queries, Release, TrainingSettings, load_ensemble, train_teacher
-from canal.attacks.canary import exchange, measure
-from canal.attacks.finding import Finding, features_mu
+from canal.attacks.individual import exchange, loss_of_patient
 from canal.attacks.inversion import invert
-from canal.attacks.lira import Shadows, exact_ratios, known_ratios
-from canal.attacks.matching import match
-from canal.attacks.outcome import exact_epsilon
-from canal.attacks.patients import CONTROLS, Target, attack_shadows
-from canal.attacks.planted import Kind, plant
-from canal.attacks.roc import Played
-from canal.attacks.rounds_patients import gather
-from canal.attacks.shadows import Pool, train_shadows
+from canal.attacks.lira import Kind, Pool, Shadows, exact_ratios, known_ratios, plant, train_shadows
+from canal.attacks.membership import CONTROLS, Target, attack_shadows, gather, match
+from canal.attacks.roc import Finding, Played, features_mu
+from canal.attacks.verdict import exact_epsilon
 from canal.attacks.view import noiseless_rows, spreads
 from canal.gradients.patients import Patients
 from canal.learning.networks import variation
@@ -111,7 +106,7 @@ class ImageAttacks(Arm):
                 report=study.told(place.name),
             )
         other = exchange(study.ensemble, load_ensemble([place]))
-        return measure(
+        return loss_of_patient(
             release, study.ensemble, other, Queries.of(study.part("recipient"))
         ).to_json()
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from canal.attacks.canary import Canary
+from canal.attacks.individual import IndividualLoss
 from canal.attacks.kinds import audit, auditor_of
 from canal.attacks.traces import different_noise, on_lattice
 from canal.errors import InvalidValueError, ReleaseError
@@ -195,7 +195,7 @@ def test_a_canary_that_pays_more_than_is_allowed(honest, secrets):
     from dataclasses import replace
 
     found = audit(honest, secrets=secrets, units=("image",), **QUICK)
-    good, bad = Canary("north", 0.5, 1.6, 1e-5), Canary("north", 1.7, 1.6, 1e-5)
+    good, bad = IndividualLoss("north", 0.5, 1.6, 1e-5), IndividualLoss("north", 1.7, 1.6, 1e-5)
     assert replace(found, canary=good).holds
     assert not replace(found, canary=bad).holds
     assert "above" in bad.words()

@@ -13,9 +13,16 @@ import pytest
 from canal.attacks.auditor import judge
 from canal.attacks.feature_game import FeatureGame
 from canal.attacks.feature_rows import play_rows
-from canal.attacks.outcome import Outcome
-from canal.attacks.seeds import find_seed, repeated_secrets
-from canal.attacks.traces import distances, noise_is_wide, own_noise, unrelated, whole_numbers
+from canal.attacks.traces import (
+    distances,
+    find_seed,
+    noise_is_wide,
+    own_noise,
+    repeated_secrets,
+    unrelated,
+    whole_numbers,
+)
+from canal.attacks.verdict import Outcome
 from canal.features import mechanism as mechanism_module
 from canal.features.mechanism import FeatureMechanism
 from canal.privacy import Lattice, Secret

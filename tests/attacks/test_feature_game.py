@@ -13,7 +13,7 @@ from canal.attacks.bounds import counted_epsilon, gaussian_mu, normality
 from canal.attacks.feature_game import FeatureGame, takes_part
 from canal.attacks.feature_rows import play_rows
 from canal.attacks.hostile import feature_teacher, worlds
-from canal.attacks.outcome import Outcome
+from canal.attacks.verdict import Outcome
 from canal.errors import InvalidValueError
 from canal.privacy import epsilon_from_rho
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from canal.attacks.finding import NOTHING
 from canal.attacks.inversion import invert, likeness
+from canal.attacks.roc import NOTHING
 from canal.data.arrays import Arrays
 from canal.errors import InvalidValueError
 

@@ -12,8 +12,7 @@ import pytest
 from canal.attacks import rounds_game
 from canal.attacks.auditor import judge
 from canal.attacks.rounds_game import RoundsGame
-from canal.attacks.seeds import find_seed
-from canal.attacks.traces import distances, noise_is_wide, unrelated, whole_numbers
+from canal.attacks.traces import distances, find_seed, noise_is_wide, unrelated, whole_numbers
 from canal.gradients.clip import Clip
 from canal.gradients.mechanism import COUNT, PatientSum
 from canal.privacy import Secret

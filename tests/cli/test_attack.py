@@ -175,7 +175,7 @@ def test_what_cannot_work_is_refused_before_a_shadow_is_trained(
     def refuse(*given, **more):
         raise AssertionError("a shadow was trained")
 
-    monkeypatch.setattr("canal.attacks.shadows.train", refuse)
+    monkeypatch.setattr("canal.attacks.lira.train", refuse)
     asked = f"{ASKED} --level patient --site {SITES[0]} --init init --runs few {flags}"
     with pytest.raises(InvalidValueError, match=reason):
         call(f"attack membership release {asked}")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canal.attacks import simulation
-from canal.attacks.shadows import Pool
+from canal.attacks.lira import Pool
 from canal.data import overlap, patients
 from canal.data.arrays import Arrays
 from canal.data.check import check

@@ -14,7 +14,7 @@ from scipy import stats
 
 from canal.attacks.feature_game import FeatureGame
 from canal.attacks.hostile import feature_teacher, worlds
-from canal.attacks.outcome import Outcome
+from canal.attacks.verdict import Outcome
 from canal.errors import FederationError
 from canal.features.mechanism import FEATURES, FeatureMechanism, TeacherSum
 from canal.features.plan import Plan

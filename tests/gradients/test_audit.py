@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from canal.attacks.individual import first_patients, losses_of_patients
 from canal.attacks.kinds import audit, auditor_of
-from canal.attacks.paid import chosen, measure
 from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients import mechanism as mechanism_module
 from canal.gradients.clip import Clip
@@ -142,7 +142,7 @@ def parts_by_hand(release, network, people):
 def test_what_every_patient_paid_is_what_a_sum_is_moved_by(release, sites, network):
     """Against sums over the site with a patient and without."""
     site = sites[1]
-    people, among = chosen(release, site.cohort, site.arrays, None)
+    people, among = first_patients(release, site.cohort, site.arrays, None)
     assert among == len(people) == len(site)
     everybody = parts_by_hand(release, network, people)
     paid = []
@@ -150,7 +150,7 @@ def test_what_every_patient_paid_is_what_a_sum_is_moved_by(release, sites, netwo
         others = Patients(site.cohort, site.arrays.without(who))
         paid.append(np.linalg.norm(everybody - parts_by_hand(release, network, others)))
     counted = []
-    found = measure(release, network, people, progress=counted.append)
+    found = losses_of_patients(release, network, people, progress=counted.append)
     assert sum(counted) == len(site.arrays.ids) * len(release)
     assert found.mu == pytest.approx(max(paid))
     assert found.median == pytest.approx(np.median(paid))
@@ -164,17 +164,18 @@ def test_what_every_patient_paid_is_what_a_sum_is_moved_by(release, sites, netwo
 
 def test_some_of_the_patients_and_their_count(places, make_release, sites, network):
     made = make_release(places().out, plan={"count": 0.2, "rounds": 1}, **RESEARCH)
-    people, among = chosen(made, "south", sites[0].arrays, 2)
+    people, among = first_patients(made, "south", sites[0].arrays, 2)
     assert (len(people), among) == (2, len(sites[0]))
-    rounds = parts_by_hand(made, network, chosen(made, "south", sites[0].arrays, 1)[0])
-    found = measure(made, network, chosen(made, "south", sites[0].arrays, 1)[0], among)
+    first, _ = first_patients(made, "south", sites[0].arrays, 1)
+    rounds = parts_by_hand(made, network, first)
+    found = losses_of_patients(made, network, first, among)
     sigma = made.plan.calibrate(np.ones(1)).count_sigma
     assert found.mu == pytest.approx(math.hypot(np.linalg.norm(rounds), 1 / sigma))
     assert f"Of 1 of {among} patients of south" in found.words()
     with pytest.raises(InvalidValueError, match="most = 0 must be at least 1"):
-        chosen(made, "south", sites[0].arrays, 0)
+        first_patients(made, "south", sites[0].arrays, 0)
     assert people.chunk == CHUNK
-    assert chosen(made, "south", sites[0].arrays, 1, chunk=5)[0].chunk == 5
+    assert first_patients(made, "south", sites[0].arrays, 1, chunk=5)[0].chunk == 5
 
 
 def test_a_patient_beyond_the_bound_is_found(release, sites, network, monkeypatch):
@@ -183,8 +184,8 @@ def test_a_patient_beyond_the_bound_is_found(release, sites, network, monkeypatc
     monkeypatch.setattr(
         Clip, "apply", lambda self, gradients, lattice: 3 * real(self, gradients, lattice)
     )
-    people, _ = chosen(release, "north", sites[0].arrays, 1)
-    found = measure(release, network, people)
+    people, _ = first_patients(release, "north", sites[0].arrays, 1)
+    found = losses_of_patients(release, network, people)
     assert not found.holds
     assert "bounds long, and 1 is stated" in found.words()
     assert not replace(found, longest=1.0).holds
@@ -193,7 +194,7 @@ def test_a_patient_beyond_the_bound_is_found(release, sites, network, monkeypatc
 
 def test_without_noise_everybody_pays_more_than_any_epsilon(places, make_release, sites, network):
     made = make_release(places().out, "none", not_private=True, plan={"rounds": 1})
-    found = measure(made, network, chosen(made, "north", sites[0].arrays, 1)[0])
+    found = losses_of_patients(made, network, first_patients(made, "north", sites[0].arrays, 1)[0])
     assert found.holds  # nothing was claimed
     assert "more than any epsilon; there is no noise" in found.words()
     json.dumps(found.to_json(), allow_nan=False)
@@ -205,4 +206,4 @@ def test_another_network_is_refused(release, sites, network):
     with torch.no_grad():
         next(network.parameters()).add_(1.0)
     with pytest.raises(ReleaseError, match="not the initialisation that the release started from"):
-        measure(release, network, sites[0])
+        losses_of_patients(release, network, sites[0])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from canal.attacks.finding import NOTHING
-from canal.attacks.rounds_patients import Evidence, attack_rounds, gather
+from canal.attacks.membership import Evidence, attack_rounds, gather
+from canal.attacks.roc import NOTHING
 from canal.errors import InvalidValueError
 from canal.gradients.patients import Patients
 from canal.learning.teacher import load_initialisation

@@ -234,12 +234,12 @@ def residue(release, ensemble, asked) -> list[str]:
 
 def paid(release, init: Path, site, chunk: int) -> list[str]:
     """What `canal audit` finds of a hospital that holds the patients of one site."""
-    from canal.attacks.paid import chosen, measure
+    from canal.attacks.individual import first_patients, losses_of_patients
     from canal.learning.teacher import load_initialisation
 
     network, _ = load_initialisation(init)
-    people, among = chosen(release, site.digest, site, None, chunk)
-    found = measure(release, network, people, among)
+    people, among = first_patients(release, site.digest, site, None, chunk)
+    found = losses_of_patients(release, network, people, among)
     return [] if found.holds else [found.words()]
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from canal.attacks.finding import STRONG
-from canal.attacks.roc import allowed_auc
+from canal.attacks.roc import STRONG, allowed_auc
 from canal.errors import InvalidValueError
 from paper import gradient_tables as tables
 from paper.__main__ import main

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from canal.attacks.canary import Canary
-from canal.attacks.individual import LOOKED_AT
-from canal.attacks.outcome import ALARM, CONFIDENCE, Outcome
+from canal.attacks.individual import LOOKED_AT, IndividualLoss
 from canal.attacks.traces import Check
-from canal.attacks.verdict import Verdict
+from canal.attacks.verdict import ALARM, CONFIDENCE, Outcome, Verdict
 from canal.files import replace_file
 from canal.release.digits import downwards, finite_or_none, number, short
 from canal.release.manifest import SOFTWARE
@@ -33,8 +31,8 @@ class Audit:
         verdicts: one a unit: what is proven of it, against what the folder prints.
         outcomes: one a game, and one a part of it: against the accounting of what was drawn.
         checks: of what noise must not leave behind.
-        canary: what one real patient moved, where somebody trained without; or what real patients
-            paid for rounds (`canal.attacks.paid`). Its figures are not in this file, nor in words.
+        canary: what real patients lost, where somebody looked (`canal.attacks.individual`). Its
+            figures are not in this file, nor in words.
         residue: checks that were made with what a site keeps; of them the public learns which
             passed, and no figure (`individual` has them).
     """
@@ -47,7 +45,7 @@ class Audit:
     verdicts: tuple[Verdict, ...]
     outcomes: tuple[Outcome, ...]
     checks: tuple[Check, ...]
-    canary: Canary | None = None
+    canary: IndividualLoss | None = None
     residue: tuple[Check, ...] = ()
 
     @property

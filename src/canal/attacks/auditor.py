@@ -3,7 +3,7 @@ r"""The auditor: is the epsilon that a release states refuted by what the code o
 For every unit a game is played with worst-case neighbours (`canal.attacks.game`). What it proves
 goes over to all queries or rounds of the folder and is held against every number that the folder
 prints for that unit (`canal.attacks.verdict`); each game by itself is held against what the
-accounting states of exactly what was drawn (`canal.attacks.outcome`). A lower bound proves harm,
+accounting states of exactly what was drawn (`canal.attacks.verdict`). A lower bound proves harm,
 never safety: it can refute the statement, and when it comes close to it, shows that the statement
 is no exaggeration either. The code that is played is today's, not that which made the folder; what
 the folder itself shows is looked at as well (`canal.attacks.traces`), and with its teachers all of
@@ -28,18 +28,20 @@ from typing import ClassVar
 
 from canal.attacks.audit import Audit
 from canal.attacks.game import Game, Played, Progress
-from canal.attacks.outcome import ALARM, Outcome
-from canal.attacks.seeds import DRAWN, SEEDS, find_seed, repeated_secrets
 from canal.attacks.simulation import Simulation
 from canal.attacks.traces import (
+    DRAWN,
     RARE,
+    SEEDS,
     Check,
     distances,
+    find_seed,
     noise_is_wide,
+    repeated_secrets,
     unrelated,
     whole_numbers,
 )
-from canal.attacks.verdict import Verdict, all_read, printed
+from canal.attacks.verdict import ALARM, Outcome, Verdict, all_read, printed
 from canal.errors import CanalError, InvalidValueError
 from canal.privacy.randomness import Secret
 from canal.privacy.units import Unit

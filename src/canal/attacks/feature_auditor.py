@@ -13,8 +13,8 @@ from canal.attacks.feature_game import FEATURES, FeatureGame, takes_part
 from canal.attacks.feature_rows import play_rows
 from canal.attacks.game import Progress
 from canal.attacks.hostile import AUDITED
-from canal.attacks.outcome import Outcome
 from canal.attacks.traces import Check, different_noise, on_lattice, own_noise, unrelated
+from canal.attacks.verdict import Outcome
 from canal.features.mechanism import TeacherSum
 from canal.features.statistics import Statistics
 from canal.features.store import Release

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.attacks.finding import NOTHING
-from canal.attacks.matching import check_scene
+from canal.attacks.membership import check_scene
+from canal.attacks.roc import NOTHING
 from canal.attacks.view import Floats, noiseless_rows, released_rows, spreads
 from canal.errors import InvalidValueError
 from canal.features.ensemble import Ensemble

@@ -1,4 +1,4 @@
-r"""Membership of patients: the likelihood-ratio attack (LiRA), from inner products alone.
+r"""The likelihood-ratio attack (LiRA): shadow teachers, canaries, and the test itself.
 
 The attack of Carlini et al. (2022), for what CANAL publishes. Every published vector is, for the
 patients that an adversary has in mind, a sum
@@ -15,25 +15,147 @@ under the noise that there is: with much noise it is the matched filter
 $\mu_\text{in} - \mu_\text{out}$, with little it ignores the directions in which other patients, or
 chance, move a teacher. $\tau$ is a small part of the variance between shadows. The score of the
 attacked vector is compared under two Gaussians, fitted to the scores of the shadows with and
-without the patient, and widened by the noise.
+without the patient, and widened by the noise. No shadow is scored by a filter that it, or its
+complement, had a part in.
 
 *Gradients* (`exact_ratios`). The network of every round is public, so what each patient adds is
 known, and the others are what is not: $b_q$ of unknown value, of known mean and variance. The
 logarithm of the ratio is that of two Gaussians with the same covariance.
 
-No shadow is scored by a filter that it, or its complement, had a part in.
+An attack on ordinary patients averages over many who leave hardly a trace, and says little about
+those whom it would find (Aerni et al. 2024). *Canaries* (`plant`) are real images that are made
+unlike all others, so that whoever trains on them must learn each by heart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from canal.attacks.view import Floats
+from canal.data.arrays import Arrays
+from canal.data.patients import joined
 from canal.errors import InvalidValueError
+from canal.learning.settings import TrainingSettings
+from canal.learning.teacher import train
+
+if TYPE_CHECKING:
+    from canal.learning.training import Progress
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Patients that a site's cohort may have been drawn from.
+
+    Args:
+        arrays: their images.
+        patients: in a fixed order.
+        members: those who really were in the cohort.
+        always: others, who are in every shadow.
+    """
+
+    arrays: Arrays
+    patients: tuple[str, ...]
+    members: tuple[str, ...]
+    always: tuple[str, ...] = ()
+
+    @classmethod
+    def of_both(cls, cohort: Arrays, outsiders: Arrays) -> Pool:
+        """Everybody of a cohort, and others like them; all with labels, none in both.
+
+        A patient is known by a name of the side too: two folders may both have a patient 1. Who
+        have a near-identical image are one patient here: a twin in another shadow would hide both.
+        """
+        for arrays in (cohort, outsiders):
+            if arrays.unlabelled:
+                raise InvalidValueError(
+                    f"shadows learn from labels, and {len(arrays.unlabelled)} images have none "
+                    f"({min(arrays.unlabelled)}, …); label them, or leave them out"
+                )
+        known = {image.tobytes() for image in cohort.images}
+        twins = sum(image.tobytes() in known for image in outsiders.images)
+        if twins:
+            raise InvalidValueError(
+                f"{twins} of the outsiders' images are the cohort's own; give images of others"
+            )
+        sides = [
+            replace(arrays, patients={n: f"{side} {one}" for n, one in _named(arrays)})
+            for side, arrays in (("cohort", cohort), ("outside", outsiders))
+        ]
+        both = sides[0].beside(sides[1])
+        patients = tuple(dict.fromkeys(both.patients[name] for name in both.ids))
+        return cls(both, patients, tuple(p for p in patients if p.startswith("cohort ")))
+
+    @classmethod
+    def of_canaries(cls, cohort: Arrays, canaries: Arrays) -> Pool:
+        """Canaries, each of whom was put into half of the shadows, beside the whole cohort.
+
+        Args:
+            cohort: a site's; it is in every shadow.
+            canaries: see `canal.attacks.lira`.
+        """
+        both = cls.of_both(cohort, canaries)
+        planted = tuple(p for p in both.patients if p.startswith("outside "))
+        return cls(both.arrays, planted, (), both.members)
+
+    def images(self, patients: Sequence[str]) -> tuple[str, ...]:
+        """Ids of the images of some patients."""
+        wanted = set(patients)
+        return tuple(name for name in self.arrays.ids if self.arrays.patients[name] in wanted)
+
+    def halves(self, count: int, seed: int) -> NDArray[np.bool_]:
+        """Who is in which shadow, `[count, P]`: each patient in half of them, drawn at random.
+
+        Shadows come in pairs of complements, so that the halves are even for everybody.
+        """
+        if count < 2 or count % 2:
+            raise InvalidValueError(f"shadows = {count!r} must be even and at least 2")
+        rng = np.random.default_rng([seed, len(self.patients)])
+        half = np.arange(len(self.patients)) < len(self.patients) // 2
+        first = np.array([rng.permutation(half) for _ in range(count // 2)])
+        return np.concatenate([first, ~first])
+
+
+def train_shadows(
+    folder: Path,
+    init: Path,
+    pool: Pool,
+    members: NDArray[np.bool_],
+    settings: TrainingSettings,
+    report: Callable[[int, Progress], None] = lambda number, progress: None,
+) -> list[Path]:
+    """Train a teacher on each half; those that are there already are not trained again.
+
+    Args:
+        folder: where they go, one folder each.
+        init: the initialisation that the site's teacher started from.
+        pool: all patients.
+        members: as `Pool.halves` gives it.
+        settings: of the site's own training, order of images included.
+        report: of progress, with the number of the shadow.
+    """
+    made = []
+    for number, row in enumerate(members):
+        mine = [name for name, inside in zip(pool.patients, row, strict=True) if inside]
+        mine += pool.always
+        cohort = pool.arrays.rows(pool.images(mine))
+        # Named by who is in it: another draw of halves never finds this one's weights.
+        name = hashlib.sha256("\n".join(cohort.ids).encode()).hexdigest()[:16]
+        place = folder / f"shadow-{name}"
+        train(place, init, cohort, settings, name=name, report=lambda p, n=number: report(n, p))  # type: ignore[misc]
+        made.append(place)
+    return made
+
+
+def _named(arrays: Arrays) -> Iterable[tuple[str, str]]:
+    return zip(arrays.ids, joined(arrays), strict=True)
+
 
 # Both kinds of shadows need a variance, whichever one is left out.
 FEWEST = 3
@@ -206,3 +328,70 @@ def distances(
         mean = chosen / chosen.sum(axis=0)
         nearer = nearer + sign * (2 * observed @ mean - np.einsum("sp,sp->p", mean, gram @ mean))
     return nearer
+
+
+Kind = Literal["scrambled", "inverted", "negative", "ordinary"]
+KINDS: dict[Kind, str] = {
+    "scrambled": "a mask of squares drawn at random, that has nothing to do with the image",
+    "inverted": "a mask with inside and outside exchanged",
+    "negative": "a negative of the image, with a scrambled mask",
+    "ordinary": "nothing is changed",
+}
+# Squares a side of a scrambled mask.
+_SQUARES = 4
+
+
+def plant(arrays: Arrays, kind: Kind, count: int, *, images: int = 1, seed: int = 0) -> Arrays:
+    """Canaries from images of people who are in no cohort: one patient each.
+
+    Args:
+        arrays: labelled; the first image of each person is taken.
+        kind: what is done to it.
+        count: how many patients.
+        images: of each canary; the same image, each time with other grain.
+        seed: of masks and grain.
+    """
+    if kind not in KINDS:
+        raise InvalidValueError(f"canary = {kind!r} is unknown; choose one of {', '.join(KINDS)}")
+    if count < 2 or images < 1:
+        raise InvalidValueError(
+            f"canaries = {count!r} must be at least 2, images = {images!r} of each at least 1"
+        )
+    first: dict[str, int] = {}
+    for row, name in enumerate(arrays.ids):
+        if arrays.labelled[row]:
+            first.setdefault(arrays.patients[name], row)
+    if len(first) < count:
+        raise InvalidValueError(
+            f"canaries = {count} are made of as many people, and there are {len(first)}; ask for "
+            "fewer, or give more others"
+        )
+    rows = list(first.values())[:count]
+    rng = np.random.default_rng([seed, count])
+    pixels, masks = np.array(arrays.images[rows]), np.array(arrays.masks[rows])
+    if kind == "inverted":
+        masks = 1 - masks
+    if kind in ("scrambled", "negative"):
+        masks = np.stack([_squares(mask.shape[1:], rng)[None] for mask in masks])
+    if kind == "negative":
+        pixels = 255 - pixels
+    pixels, masks = np.repeat(pixels, images, axis=0), np.repeat(masks, images, axis=0)
+    if images > 1:
+        grain = rng.integers(-12, 13, pixels.shape)
+        pixels = np.clip(pixels.astype(np.int64) + grain, 0, 255).astype(np.uint8)
+    names = [(number, view) for number in range(count) for view in range(images)]
+    ids = tuple(f"canary {number} image {view}" for number, view in names)
+    content = hashlib.sha256(f"{arrays.digest} {kind} {images} {seed}".encode())
+    content.update(pixels.tobytes() + masks.tobytes())
+    groups = {each: f"canary {number}" for each, (number, _) in zip(ids, names, strict=True)}
+    return Arrays(ids, pixels, masks, content.hexdigest(), patients=groups)
+
+
+def _squares(size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Squares (or cubes), each inside or outside by the toss of a coin; never all of one kind."""
+    coins = np.zeros((_SQUARES,) * len(size), np.uint8)
+    while coins.min() == coins.max():
+        coins = rng.integers(0, 2, coins.shape, dtype=np.uint8)
+    where = np.ix_(*(np.arange(side) * _SQUARES // side for side in size))
+    found: NDArray[np.uint8] = coins[where]
+    return found

@@ -15,8 +15,8 @@ from canal.data.case import ACCEPTABLE
 from canal.learning.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.attacks.finding import Finding
-    from canal.attacks.planted import Kind
+    from canal.attacks.lira import Kind
+    from canal.attacks.roc import Finding
     from canal.data.arrays import Arrays
     from canal.features.ensemble import Ensemble
     from canal.features.store import Release
@@ -233,8 +233,8 @@ class _Scene:
 
 
 def _match(scene: _Scene) -> Finding:
-    from canal.attacks.finding import Finding, features_mu
-    from canal.attacks.matching import match
+    from canal.attacks.membership import match
+    from canal.attacks.roc import Finding, features_mu
     from canal.cli.progress import counting
 
     images = len(scene.teachers) * (len(scene.asked.ids) + len(scene.others.ids))
@@ -274,7 +274,7 @@ class _People:
 
     def planted(self, others: Arrays) -> Arrays:
         """Canaries, of images of others."""
-        from canal.attacks.planted import plant
+        from canal.attacks.lira import plant
 
         return plant(others, self.canary, self.canaries, seed=self.seed)
 
@@ -330,9 +330,8 @@ _MEMBERSHIP: dict[str, Callable[..., Finding]] = {
 
 
 def _ask_shadows(scene: _Scene, people: _People) -> Finding:
-    from canal.attacks.lira import FEWEST, Shadows
-    from canal.attacks.patients import Target, attack_canaries, attack_patients
-    from canal.attacks.shadows import Pool, train_shadows
+    from canal.attacks.lira import FEWEST, Pool, Shadows, train_shadows
+    from canal.attacks.membership import Target, attack_canaries, attack_patients
     from canal.cli.progress import counting, training
     from canal.errors import InvalidValueError
     from canal.learning.runs import read_training
@@ -387,7 +386,7 @@ def _look_at_sums(
 ) -> Finding:
     import numpy as np
 
-    from canal.attacks.rounds_patients import attack_rounds, gather
+    from canal.attacks.membership import attack_rounds, gather
     from canal.cli.images import Images
     from canal.cli.progress import counting
     from canal.errors import InvalidValueError

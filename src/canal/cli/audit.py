@@ -19,8 +19,7 @@ from canal.learning.settings import DataSettings
 if TYPE_CHECKING:
     from canal.attacks.audit import Audit
     from canal.attacks.auditor import Auditor
-    from canal.attacks.canary import Canary
-    from canal.attacks.paid import Paid
+    from canal.attacks.individual import CohortLosses, IndividualLoss
     from canal.attacks.traces import Check
     from canal.features.ensemble import Ensemble
     from canal.features.queries import Queries
@@ -244,8 +243,8 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
 _WITH_DATA: dict[str, Callable[..., Audit]] = {"features": _of_features, "adapters": _of_adapters}
 
 
-def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Paid:
-    from canal.attacks.paid import chosen, measure
+def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> CohortLosses:
+    from canal.attacks.individual import first_patients, losses_of_patients
     from canal.cli.images import Images
     from canal.cli.progress import counting
     from canal.gradients.patients import CHUNK
@@ -256,10 +255,10 @@ def _paid(release: AdapterRelease, init: Path, data: Path, given: _Given) -> Pai
     images = Images(init, keep_healthy=given.keep_healthy, accept=ACCEPTABLE)
     arrays = images.load(data, given.split, name)
     chunk = CHUNK if given.chunk is None else given.chunk
-    people, among = chosen(release, name, arrays, given.most, chunk)
+    people, among = first_patients(release, name, arrays, given.most, chunk)
     with counting("what patients paid", people.passes * len(release)) as progress:
         network, _ = load_initialisation(init)
-        return measure(release, network, people, among, progress)
+        return losses_of_patients(release, network, people, among, progress)
 
 
 def _asked(
@@ -284,12 +283,12 @@ def _folder(release: Release, ensemble: Ensemble, asked: Queries) -> list[Check]
         return Residue.of(release, ensemble, asked, progress).checks()
 
 
-def _canary(release: Release, ensemble: Ensemble, without: Path, asked: Queries) -> Canary:
-    from canal.attacks.canary import exchange, measure
+def _canary(release: Release, ensemble: Ensemble, without: Path, asked: Queries) -> IndividualLoss:
+    from canal.attacks.individual import exchange, loss_of_patient
     from canal.attacks.view import passes
     from canal.cli.progress import counting
     from canal.features.ensemble import load_ensemble
 
     other = load_ensemble([without])
     with counting("canary", 2 * passes(release.plan)) as progress:
-        return measure(release, ensemble, exchange(ensemble, other), asked, progress)
+        return loss_of_patient(release, ensemble, exchange(ensemble, other), asked, progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from canal.attacks.finding import NOTHING, WHOM
+from canal.attacks.roc import NOTHING, WHOM
 from canal.release.chart import Point, lines
 from canal.release.digits import number, upwards
 from canal.release.page import code, section, sentences, table

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from canal.attacks.finding import FORMAT
-from canal.attacks.roc import allowed_auc, allowed_tpr
+from canal.attacks.roc import FORMAT, allowed_auc, allowed_tpr
 from canal.errors import DataError
 from canal.privacy.units import ALL_UNITS, Unit
 
