@@ -19,7 +19,7 @@ from kills.trial import KINDS, Trials, adopt_orphans
 
 RESULTS = Path(__file__).parents[2] / "results" / "kills.jsonl"
 # Nothing that is killed here needs them.
-NOT_LOADED = ("attacks", "experiments", "federation.flare", "rivals", "report")
+NOT_LOADED = ("attacks", "federation.flare", "report")
 
 
 def load_everything() -> None:

@@ -1,5 +1,6 @@
 """Every arm runs and gives what tables read; what arms share; what attacks find in tiny trials."""
 
+import ast
 import re
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from canal.attacks.view import noiseless_rows, released_rows, spreads
 from canal.learning import checkpoint
 from paper.arms import FeatureRelease, Outlines, Student, predict
 from paper.attacks import Cohort, FeatureMembership, ImageAttacks, RoundsMembership, ShadowNetworks
+from paper.documents import ROOT
 from paper.feature_tables import BASELINE, ablated
 from paper.grids import GRIDS, SMOKE
 from paper.rounds import GradientRelease
@@ -170,3 +172,14 @@ def test_a_student_of_rounds_reads_the_recipients_images_and_public_ones(unlabel
 def test_a_trial_that_two_grids_share_is_one_trial():
     shared = {trial.key for trial in GRIDS["table1"].trials(5)}
     assert shared & {trial.key for trial in GRIDS["ablation"].trials(3)}
+
+
+def test_only_public_names_of_the_package_are_used():
+    """And the package knows nothing of its experiments."""
+    for path in (ROOT / "paper").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "canal":
+                names = [*node.module.split("."), *(each.name for each in node.names)]
+                assert not any(name.startswith("_") for name in names), path
+    texts = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    assert not any("import paper" in text or "from paper" in text for text in texts)
