@@ -76,7 +76,7 @@ def print_guarantee(release: Folder) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from canal.gradients.plan import RELATIONS
+    from canal.privacy.units import RELATIONS
     from canal.release.digits import short, upwards
 
     console, said, plan = Console(highlight=False), release.statement, release.plan

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.data.arrays import Arrays
-from canal.data.case import Case, Problem, is_volume, refuse
+from canal.data.case import Case, DataSet, Problem, is_volume, refuse
 from canal.data.check import problems_of, unreadable
 from canal.data.decode import (
     GREY_TOLERANCE,
@@ -71,13 +71,9 @@ def load(
         accept: names of findings that are taken as they are, of `canal.data.case.ACCEPTABLE`.
         progress: called with 1 for every case that had to be decoded.
     """
-    data = read(Path(path), keep_healthy=keep_healthy, unlabelled=unlabelled)
-    data.check(accept)
-    cases = data.cases
-    if split is not None:
-        parts = Split.read(Path(split))
-        parts.check_patients(data.cases)
-        cases = data.select(parts.part(part))
+    data, cases = select(
+        *(path, split, part), keep_healthy=keep_healthy, unlabelled=unlabelled, accept=accept
+    )
     # Found out from the whole, so that all parts of a data set agree.
     channels = count_channels(data.cases) if channels is None else channels
     return load_cases(
@@ -88,6 +84,28 @@ def load(
         accept=accept,
         progress=progress,
     )
+
+
+def select(
+    path: Path | str,
+    split: Path | str | None,
+    part: str,
+    *,
+    keep_healthy: bool = True,
+    unlabelled: bool = False,
+    accept: Collection[str] = (),
+) -> tuple[DataSet, tuple[Case, ...]]:
+    """List a data set, and the cases of one part of it, without decoding them.
+
+    The arguments are those of `load`.
+    """
+    data = read(Path(path), keep_healthy=keep_healthy, unlabelled=unlabelled)
+    data.check(accept)
+    if split is None:
+        return data, data.cases
+    parts = Split.read(Path(split))
+    parts.check_patients(data.cases)
+    return data, data.select(parts.part(part))
 
 
 def default_folder() -> Path:

@@ -32,6 +32,7 @@ _FORMAT = "canal-contents/1"
 Contents = frozenset[str]
 CHECKED = "checked"
 NOT_CHECKED = "not checked: "
+ABSENT = "none"  # of what a kind of release does not have, such as queries
 ELSEWHERE = "the cohorts are at other hosts"
 
 

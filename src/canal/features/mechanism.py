@@ -29,8 +29,7 @@ from canal.features.plan import Plan
 from canal.features.queries import BATCH
 from canal.features.statistics import NAMES, Name, Statistics, Sum, refuse_broken, sum_up
 from canal.privacy.lattice import TAIL_SIGMAS, Lattice, fitting_shift
-from canal.release.card import render
-from canal.release.charges import QUERIES, charges, covers
+from canal.release.charges import QUERIES
 from canal.release.mechanism import (
     Integers,
     Mechanism,
@@ -42,7 +41,6 @@ from canal.release.mechanism import (
 )
 from canal.release.noisy_sum import NoisySum
 from canal.release.shard import ROWS
-from canal.release.statement import Facts, state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,9 +48,8 @@ if TYPE_CHECKING:
     from canal.features.ensemble import Teacher
     from canal.features.queries import Queries
     from canal.learning.networks import Tap
-    from canal.privacy.ledger import Charge, Ledger
+    from canal.privacy.ledger import Ledger
     from canal.privacy.randomness import Stream
-    from canal.release.manifest import Manifest
 
 FEATURES = "features"
 STATISTICS = "statistics"
@@ -232,9 +229,13 @@ class FeatureMechanism(Mechanism):
         return self.spec.plan
 
     @cached_property
-    def flat(self) -> CalibratedPlan:
+    def calibrated(self) -> CalibratedPlan:
         """The plan with all that is fixed before the statistics are known."""
         return self.plan.calibrate()
+
+    def settled(self, published: Published) -> CalibratedPlan:
+        """The plan with the noise that follows from the statistics."""
+        return self.teacher_sum(published).calibrated
 
     @property
     def private_statistics(self) -> list[Name]:
@@ -251,18 +252,10 @@ class FeatureMechanism(Mechanism):
             self._found[:] = [(published.statistics, TeacherSum.of(calibrated, statistics))]
         return self._found[0][1]
 
-    def charges(self) -> list[Charge]:
-        """What the release costs every patient, and every query image."""
-        return charges(self.flat, self.spec.cohorts)
-
-    def covers(self, made: Sequence[dict[str, Any]], published: Published) -> bool:
-        """Whether charges pay for what is released, whatever the statistics were."""
-        return covers(made, self.teacher_sum(published).calibrated, self.spec.cohorts)
-
     def check_ledger(self, ledger: Ledger) -> None:
         """Refuse a plan that gives the query images up, where they have a budget."""
         have = {(row.cohort, row.unit) for row in ledger.rows() if row.action == "budget"}
-        if (QUERIES, "image") in have and math.isinf(self.flat.guarantee.rho("image")):
+        if (QUERIES, "image") in have and math.isinf(self.calibrated.guarantee.rho("image")):
             raise LedgerError(
                 f"cohort {QUERIES!r} has a budget of unit image, but this plan publishes what is "
                 "read from the query images in the clear; take private caps and importance, and an "
@@ -277,7 +270,7 @@ class FeatureMechanism(Mechanism):
     @property
     def stated(self) -> dict[str, Any]:
         """Every number that the plan fixes."""
-        return self.flat.to_json()
+        return self.calibrated.to_json()
 
     def preliminaries(self) -> tuple[Step, ...]:
         """One pass over all queries, if a statistic is read from the teachers."""
@@ -291,7 +284,7 @@ class FeatureMechanism(Mechanism):
         """
         made = {}
         for name in self.private_statistics:
-            total = Sum(self.flat, name)
+            total = Sum(self.calibrated, name)
             total.total = sums[name][0]
             made[name] = total.published("private")
         public = [name for name in NAMES if name not in made]
@@ -303,7 +296,7 @@ class FeatureMechanism(Mechanism):
                 )
             networks = [("initialisation", self.shared)]
             how: dict[str, Any] = {"check": refuse_broken, "progress": self.progress}
-            for total in sum_up(self.flat, public, self.queries, networks, **how):
+            for total in sum_up(self.calibrated, public, self.queries, networks, **how):
                 made[total.name] = total.published("public")
         return Statistics(made["caps"], made["importance"]).to_json()
 
@@ -320,7 +313,7 @@ class FeatureMechanism(Mechanism):
     def noisy_sum(self, step: Step, name: str, published: Published) -> NoisySum:
         """Of a statistic, `[C]`, or of the features of one query, `[M, *grid]`."""
         if step.name == STATISTICS:
-            return Sum(self.flat, _statistic(name)).noisy_sum
+            return Sum(self.calibrated, _statistic(name)).noisy_sum
         return self.teacher_sum(published).noisy_sum
 
     def streams(self, noise: Noise, step: Step, name: str, published: Published) -> list[Stream]:
@@ -348,7 +341,8 @@ class FeatureMechanism(Mechanism):
         """What one teacher adds: its part of the statistics, or its features of some queries."""
         if step.name == STATISTICS:
             found = sum_up(
-                *(self.flat, self.private_statistics, self.queries, [(site.cohort, site.tap)]),
+                *(self.calibrated, self.private_statistics, self.queries),
+                [(site.cohort, site.tap)],
                 check=self._broken,
                 progress=self.progress,
             )
@@ -376,18 +370,6 @@ class FeatureMechanism(Mechanism):
         """Channels, caps, sigmas and scales."""
         return self.teacher_sum(published).to_json()
 
-    def facts(self, published: Published, noise: Mapping[str, str]) -> Facts:  # noqa: ARG002
-        """What a statement says beside the plan."""
-        return Facts.of(self.plan, noise, self.spec.cohorts)
-
-    def statement(self, published: Published, facts: Facts) -> dict[str, Any]:
-        """What the release promises, and what not."""
-        return state(self.teacher_sum(published).calibrated, facts)
-
-    def statistics(self, published: Published) -> dict[str, Any]:
-        """Caps and importance."""
-        return published.statistics
-
     @property
     def participants(self) -> dict[str, Any]:
         """Cohorts, the initialisation of their teachers, and the layer that is tapped."""
@@ -396,10 +378,6 @@ class FeatureMechanism(Mechanism):
             "initialisation": self.spec.initialisation,
             "tap": self.spec.layer,
         }
-
-    def card(self, manifest: Manifest) -> str:
-        """The privacy card."""
-        return render(manifest)
 
     @property
     def row_names(self) -> Sequence[str]:

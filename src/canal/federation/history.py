@@ -7,8 +7,9 @@ from typing import Any
 
 from canal.federation.journal import sessions
 from canal.federation.settings import SiteSettings
-from canal.gradients.plan import ADAPTERS, RELATIONS
+from canal.gradients.plan import ADAPTERS
 from canal.privacy.ledger import Ledger, balances
+from canal.privacy.units import RELATIONS
 
 
 def history(folder: Path) -> dict[str, Any]:

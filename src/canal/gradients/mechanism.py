@@ -31,8 +31,6 @@ from canal.gradients.public import Public
 from canal.gradients.update import Trajectory, UpdateSettings
 from canal.privacy.lattice import Lattice
 from canal.privacy.shares import check_share
-from canal.release.card import render
-from canal.release.charges import charges, covers
 from canal.release.mechanism import (
     Integers,
     Mechanism,
@@ -43,7 +41,6 @@ from canal.release.mechanism import (
     Sums,
 )
 from canal.release.noisy_sum import NoisySum
-from canal.release.statement import Facts, state
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,9 +48,7 @@ if TYPE_CHECKING:
     from canal.gradients.adapter import Coordinates
     from canal.gradients.patients import Patients
     from canal.gradients.start import Measured
-    from canal.privacy.ledger import Charge
     from canal.privacy.randomness import Stream
-    from canal.release.manifest import Manifest
 
 COUNT = "count"
 # Patients are counted in small parts of one, so that shares of the noise are many of them wide.
@@ -307,13 +302,10 @@ class GradientMechanism(Mechanism):
         self.coordinates.write(self.walk(published).trajectory.here.float())
         return self.gradients
 
-    def charges(self) -> list[Charge]:
-        """What all rounds cost every patient."""
-        return charges(self.patient_sum.calibrated, self.spec.cohorts)
-
-    def covers(self, made: Sequence[dict[str, Any]], published: Published) -> bool:  # noqa: ARG002
-        """Whether charges pay for all rounds."""
-        return covers(made, self.patient_sum.calibrated, self.spec.cohorts)
+    @property
+    def calibrated(self) -> CalibratedAdapterPlan:
+        """The plan with every sigma."""
+        return self.patient_sum.calibrated
 
     @property
     def public_contents(self) -> Sequence[str]:
@@ -364,18 +356,6 @@ class GradientMechanism(Mechanism):
         )
         return {TENSOR: summed.bounded(total.numpy())[None]}
 
-    def numbers(self, published: Published) -> dict[str, Any]:  # noqa: ARG002
-        """Sigmas, bounds and the lattice."""
-        return self.patient_sum.to_json()
-
-    def facts(self, published: Published, noise: Mapping[str, str]) -> Facts:  # noqa: ARG002
-        """What a statement says beside the plan."""
-        return Facts.of(self.plan, noise, self.spec.cohorts)
-
-    def statement(self, published: Published, facts: Facts) -> dict[str, Any]:  # noqa: ARG002
-        """What the release promises, and what not."""
-        return state(self.patient_sum.calibrated, facts)
-
     def statistics(self, published: Published) -> dict[str, Any]:
         """Public scales and bounds, the number of patients, how the next network follows."""
         found = {"patients": self.patients(published), "update": self.spec.update.to_json()}
@@ -395,10 +375,6 @@ class GradientMechanism(Mechanism):
     def row_names(self) -> Sequence[str]:
         """Rounds by their number."""
         return [f"round {number}" for number in range(self.plan.rounds)]
-
-    def card(self, manifest: Manifest) -> str:
-        """The privacy card."""
-        return render(manifest)
 
     def write_more(self, folder: Path) -> None:
         """Write the basis beside the rounds."""

@@ -21,15 +21,13 @@ from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion
 from canal.privacy.lattice import Lattice
-from canal.privacy.units import Exposure, Unit
+from canal.privacy.units import RELATIONS, Exposure, Unit
 from canal.release.plan import Calibrated, ReleasePlan, Trust
 
 ADAPTERS = "adapters"
 TENSOR = "rounds"
 Allocation = Literal["flat", "ellipsoid", "channels", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
-# Neighbour relations, as the literature calls them, and the units that they are here.
-RELATIONS: dict[str, Unit] = {"add-remove": "membership", "replace": "patient"}
 # How far a patient moves a sum of parts of length one.
 DISTANCE: dict[Unit, float] = {"membership": 1.0, "patient": 2.0}
 # What is spent of a share; the rest takes up the rounding of everything behind it.

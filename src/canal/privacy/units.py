@@ -32,6 +32,9 @@ Unit = Literal["patient", "image", "paper", "membership"]
 UNITS: tuple[Unit, ...] = ("patient", "image", "paper")
 ALL_UNITS: tuple[Unit, ...] = get_args(Unit)
 
+# Neighbour relations, as the literature calls them, and the units that they are here.
+RELATIONS: dict[str, Unit] = {"add-remove": "membership", "replace": "patient"}
+
 NEIGHBOURS: dict[Unit, str] = {
     "patient": "one patient of one site's training cohort is added, removed or replaced; "
     "that site's teacher may change arbitrarily, on every query",

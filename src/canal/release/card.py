@@ -157,14 +157,13 @@ def _folder(manifest: Manifest, parts: CardParts) -> Iterable[str]:
     """What is in the folder, and the files with their digests."""
     people = manifest.participants
     cohorts = ", ".join(escape(cohort) for cohort in people["cohorts"])
-    yield bullets(
-        (
-            *parts.holds,
-            f"Cohorts {cohorts}.",
-            f"Shared initialisation {code(shortened(people['initialisation']))}",
-            *parts.beside,
-        )
-    )
+    entries = [*parts.holds, f"Cohorts {cohorts}."]
+    if "initialisation" in people:
+        entries.append(f"Shared initialisation {code(shortened(people['initialisation']))}")
+    yield bullets((*entries, *parts.beside))
+    if not manifest.shards:
+        yield note(f"All of it is in {MANIFEST}; its digest is the one below.")
+        return
     shards = manifest.shards[:MOST_SHARDS]
     rows = [
         (code(shard["file"]), number(shard["rows"]), code(shortened(shard["sha256"])))

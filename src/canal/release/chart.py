@@ -1,4 +1,4 @@
-"""Charts for a page: inline SVG, written by hand, logarithmic on both axes.
+"""Charts for a page: inline SVG, written by hand, logarithmic but for histograms.
 
 A chart says in words what it shows, for whoever cannot see it. What differs, differs in more than
 hue. Colours, dashes and sizes are the page's, by class; the drawing is as wide as a phone, so its
@@ -7,10 +7,12 @@ letters stay legible there.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import NormalDist
 
 from canal.release.digits import number, percent
 
@@ -248,6 +250,44 @@ def bar(name: str, title: str, shares: Mapping[str, float]) -> str:
     words = ", ".join(f"{part} {percent(share)}" for part, share in shares.items())
     shape = 'class="bar" viewBox="0 0 100 8" preserveAspectRatio="none"'
     return _svg(name, title, f"{words}.", "".join(pieces), shape)
+
+
+def histogram(name: str, title: str, counts: Mapping[str, float], error: float, x_name: str) -> str:
+    """Bars of noisy counts with 95 % intervals, one below the other, on a linear axis from 0.
+
+    Args:
+        name: of the drawing, for its identifiers.
+        title: what is counted.
+        counts: by bin; what is below 0 is drawn as 0.
+        error: standard deviation of the noise on each.
+        x_name: name of the axis, with its unit.
+    """
+    reach = NormalDist().inv_cdf(0.975) * error
+    most = max(reach, *(count + reach for count in counts.values())) or 1.0
+    step = next(v for v in map(_round_value, itertools.count(-30)) if most <= v * (MOST_TICKS - 1))
+    start, end = 10 + LETTER * max(map(len, counts)), WIDTH - MARGIN
+    bottom = LINE * len(counts) + 4
+
+    def at(count: float) -> float:
+        return start + (end - start) * max(count, 0.0) / most
+
+    parts = []
+    for number_of in range(int(most / step) + 1):
+        x = at(number_of * step)
+        parts.append(f'<path class="grid" d="M{x:.1f} 0V{bottom}"/>')
+        parts.append(_label(x, bottom + 15, number(number_of * step), "middle"))
+    for row, (label, count) in enumerate(counts.items()):
+        y = LINE * row + 2
+        parts.append(_label(start - 7, y + 12, label, "end"))
+        place = f'x="{start:.1f}" width="{at(count) - start:.1f}" y="{y}" height="{LINE - 5}"'
+        parts.append(f'<rect class="features" {place}/>')
+        whisker = f"M{at(count - reach):.1f} {y + LINE / 2 - 2.5:g}H{at(count + reach):.1f}"
+        parts.append(f'<path class="line" d="{whisker}"/>')
+    parts.append(_label(end, bottom + 33, x_name, "end", "name"))
+    words = ", ".join(f"{label}: {number(count)}" for label, count in counts.items())
+    words = f"{x_name} by bin, each ± {number(reach)} at 95 %. {words}."
+    shape = f'class="chart" viewBox="0 0 {WIDTH} {bottom + 40}"'
+    return _svg(name, title, words, "".join(parts), shape)
 
 
 def _apart(heights: Sequence[float]) -> list[float]:

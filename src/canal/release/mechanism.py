@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy.randomness import Secret, Stream
+from canal.release.charges import charges
 from canal.release.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
     from canal.privacy.ledger import Charge, Ledger
     from canal.release.manifest import Manifest
-    from canal.release.statement import Facts
+    from canal.release.plan import Calibrated
 
 Integers = NDArray[np.signedinteger]
 # By the name of each sum of a step, its rows: `[rows, ...]`.
@@ -205,7 +206,7 @@ class Mechanism(Protocol):
 
     # In the manifest; and the name of the tensor in a shard.
     kind: ClassVar[str]
-    tensor: ClassVar[str]
+    tensor: ClassVar[str] = ""
     # What the sites' claims are called, and a charge in the ledger.
     holders: ClassVar[str]
     note: ClassVar[str]
@@ -214,11 +215,17 @@ class Mechanism(Protocol):
 
     spec: ReleaseSpec
 
-    def charges(self) -> list[Charge]:
-        """What the release costs everyone."""
+    @property
+    def calibrated(self) -> Calibrated:
+        """The plan with the noise that is fixed before private data is read."""
 
-    def covers(self, made: Sequence[dict[str, Any]], published: Published) -> bool:
-        """Whether charges pay for what is released, whatever the preliminaries were."""
+    def settled(self, published: Published) -> Calibrated:  # noqa: ARG002
+        """The plan with all of its noise, once the preliminaries are published."""
+        return self.calibrated
+
+    def charges(self) -> list[Charge]:
+        """What the release costs everyone, whatever the preliminaries will be."""
+        return charges(self.calibrated, self.spec.cohorts)
 
     def check_ledger(self, ledger: Ledger) -> None:  # noqa: ARG002
         """Refuse a ledger whose budgets this release cannot keep."""
@@ -227,6 +234,7 @@ class Mechanism(Protocol):
     @property
     def public_contents(self) -> Sequence[str]:
         """Content digests of the public images that it is about."""
+        return ()
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -234,16 +242,19 @@ class Mechanism(Protocol):
 
     def preliminaries(self) -> tuple[Step, ...]:
         """Steps that come first, whose results everything else depends on; there may be none."""
+        return ()
 
-    def settle(self, sums: Mapping[str, Integers]) -> dict[str, Any]:
+    def settle(self, sums: Mapping[str, Integers]) -> dict[str, Any]:  # noqa: ARG002
         """The results of the preliminaries, as they are published.
 
         Args:
             sums: noisy, by their names.
         """
+        return {}
 
     def shards(self) -> list[tuple[Step, ...]]:
-        """The steps of each file of the release."""
+        """The steps of each file of the release; what is small is published in the manifest."""
+        return []
 
     def noisy_sum(self, step: Step, name: str, published: Published) -> NoisySum:
         """How a sum of a step gets its noise."""
@@ -258,28 +269,23 @@ class Mechanism(Protocol):
     def contribute(self, step: Step, site: Any, published: Published) -> Sums:
         """What a site adds to the sums of a step: clipped, on the lattice; private."""
 
-    def numbers(self, published: Published) -> dict[str, Any]:
+    def numbers(self, published: Published) -> dict[str, Any]:  # noqa: ARG002
         """Every number that readers need, fixed once the preliminaries are published."""
-
-    def facts(self, published: Published, noise: Mapping[str, str]) -> Facts:
-        """What a statement says beside the plan."""
-
-    def statement(self, published: Published, facts: Facts) -> dict[str, Any]:
-        """What the release promises, and what not."""
+        return self.stated
 
     def statistics(self, published: Published) -> dict[str, Any]:
         """Public numbers and results of the preliminaries, for the manifest."""
+        return published.statistics
 
     @property
     def participants(self) -> dict[str, Any]:
-        """Cohorts and initialisation, for the manifest."""
+        """Cohorts, and what else readers must know of them, for the manifest."""
+        return {"cohorts": list(self.spec.cohorts)}
 
     @property
     def row_names(self) -> Sequence[str]:
-        """Names of what is published, in order."""
-
-    def card(self, manifest: Manifest) -> str:
-        """The privacy card."""
+        """Names of the rows in the files, in order."""
+        return ()
 
     def write_more(self, folder: Path) -> None:  # noqa: ARG002
         """Write what else belongs into the folder of the release."""

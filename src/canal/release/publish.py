@@ -28,6 +28,8 @@ from canal.errors import CommittedError, LedgerError, ReleaseError
 from canal.files import replace_file
 from canal.privacy.ledger import Charge, Ledger, receipt
 from canal.privacy.randomness import SAMPLER, Secret
+from canal.release.card import render
+from canal.release.charges import covers
 from canal.release.manifest import SOFTWARE, Manifest
 from canal.release.mechanism import (
     Federation,
@@ -44,7 +46,7 @@ from canal.release.mechanism import (
 from canal.release.plan import ReleasePlan
 from canal.release.record import About, check_kept, keep
 from canal.release.shard import Shard, describe_shard, read_shard, shard_name, write_shard
-from canal.release.statement import noise_source, stamp
+from canal.release.statement import Facts, noise_source, stamp, state
 from canal.release.workspace import Workspace, charge_key
 
 MechanismT = TypeVar("MechanismT", bound=Mechanism)
@@ -121,7 +123,8 @@ class _Run:
         self.federation.commit()
         self.workspace.write_down("plan", self.mechanism.stated)
         published = Published(self._statistics())
-        if charged is not None and not self.mechanism.covers(charged["charges"], published):
+        due = self.mechanism.settled(published), self.mechanism.spec.cohorts
+        if charged is not None and not covers(charged["charges"], *due):
             raise ReleaseError("this release would cost more than was paid; this is a bug")
         self.workspace.write_down("mechanism", self.mechanism.numbers(published))
         if published.statistics:
@@ -129,7 +132,7 @@ class _Run:
         shards = [self._shard(*each, published) for each in enumerate(self.mechanism.shards())]
         self.mechanism.write_more(self.workspace.staging)
         manifest = self._manifest(published, shards, charged, record)
-        self.workspace.seal(self.mechanism.card(manifest).encode(), manifest.to_bytes())
+        self.workspace.seal(render(manifest).encode(), manifest.to_bytes())
 
     @property
     def _noise(self) -> Noise | None:
@@ -185,12 +188,13 @@ class _Run:
             "source": noise_source(spec.plan, private=self.secret.private),
             "sampler": SAMPLER.decode(),
         }
+        facts = Facts.of(spec.plan, noise, spec.cohorts)
         places = [[number, row] for number, shard in enumerate(shards) for row in range(shard.rows)]
         return Manifest(
             kind=mechanism.kind,
             software=SOFTWARE,
             private=spec.private,
-            statement=mechanism.statement(published, mechanism.facts(published, noise)),
+            statement=state(mechanism.settled(published), facts),
             plan=spec.plan.to_json(),
             statistics=mechanism.statistics(published),
             mechanism=mechanism.numbers(published),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from canal.clock import now
-from canal.data.overlap import CHECKED, NOT_CHECKED
+from canal.data.overlap import ABSENT, CHECKED, NOT_CHECKED
 from canal.errors import InvalidValueError, ReleaseError
 from canal.files import fsync_folder, replace_file
 from canal.release.mechanism import written
@@ -152,6 +152,8 @@ def said_of_overlap(overlap: Mapping[str, str] | None) -> list[str]:
         _check_said("overlap", overlap[name])
         if overlap[name] == CHECKED:
             sentences.append(f"{checked}, by content; nothing was charged before.")
+        elif overlap[name] == ABSENT and name != "cohorts":
+            continue
         elif overlap[name].startswith(NOT_CHECKED):
             sentences.append(f"{unchecked} ({overlap[name].removeprefix(NOT_CHECKED)}): assumed.")
         else:

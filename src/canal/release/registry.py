@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from canal.release.verification import Derived
 
 
+_NOTHING_PUBLIC = "none: all that is published beside the plan has noise"
+
+
+def _nothing_public(checks: Checks, release: Folder, public: PublicInputs) -> None:  # noqa: ARG001
+    checks.skip("public inputs", _NOTHING_PUBLIC)
+
+
 @dataclass(frozen=True)
 class ReleaseKind:
     """What one mechanism adds to what any release is.
@@ -38,10 +45,10 @@ class ReleaseKind:
         derive: the numbers of a manifest, from its plan and its published statistics.
         noise_looks: what is to be seen of the noise in a folder: all looks, and some of them by
             what they see.
+        card: what only this kind shows on the card of a manifest.
         alike: what in a folder should have noise of its own.
         recompute: computes again what is public, and adds a check for everything.
         not_recomputed: what is to be said where the reader has no public inputs.
-        card: what only this kind shows on the card of a manifest.
     """
 
     name: str
@@ -49,10 +56,10 @@ class ReleaseKind:
     open: Callable[[Path, Manifest], Folder]
     derive: Callable[[Manifest], Derived]
     noise_looks: Callable[[Any], tuple[list[Sums | Zeros], dict[str, list[Sums]]]]
-    alike: Callable[[Any], list[Alike]]
-    recompute: Callable[[Checks, Any, PublicInputs], None]
-    not_recomputed: Callable[[Manifest], str]
     card: Callable[[Manifest], CardParts]
+    alike: Callable[[Any], list[Alike]] = lambda release: []
+    recompute: Callable[[Checks, Any, PublicInputs], None] = _nothing_public
+    not_recomputed: Callable[[Manifest], str] = lambda manifest: _NOTHING_PUBLIC
 
 
 def register(kind: ReleaseKind) -> None:
