@@ -12,7 +12,7 @@ from canal.release.registry import kind_of, kinds, register
 
 
 def test_every_folder_with_a_module_kind_is_found():
-    assert list(kinds()) == ["features", "adapters"]
+    assert list(kinds()) == ["features", "adapters", "statistics"]
     assert all(kind_of(name).name == name for name in kinds())
 
 
@@ -32,7 +32,9 @@ def test_looking_for_kinds_loads_nothing_heavy():
 
 
 def test_a_kind_of_somebody_else(monkeypatch):
-    with pytest.raises(ReleaseError, match=r"'other' is unknown here; .* features, adapters"):
+    with pytest.raises(
+        ReleaseError, match=r"'other' is unknown here; .* features, adapters, statistics"
+    ):
         kind_of("other")
     monkeypatch.setitem(kinds(), "other", None)  # taken out again afterwards
     register(replace(kinds()["features"], name="other"))

@@ -17,6 +17,7 @@ from canal.cli.ledger import ledger_app
 from canal.cli.plan import plan
 from canal.cli.release import release_app
 from canal.cli.report import report
+from canal.cli.statistics import statistics_app
 from canal.cli.student import student_app
 from canal.cli.teacher import init, teacher_app
 from canal.errors import CanalError
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.add_typer(data_app, name="data")
+app.add_typer(statistics_app, name="statistics")
 app.command("init")(init)
 app.add_typer(teacher_app, name="teacher")
 app.command("plan")(plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +11,7 @@ import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_made, warn
-from canal.cli.images import Images
+from canal.cli.images import Images, sites_of
 from canal.cli.ledger import ToCharge, ledger_to_charge
 from canal.cli.network import Accept, KeepHealthy
 from canal.gradients.update import UpdateSettings
@@ -53,13 +52,7 @@ def train(
         float, typer.Option(help="What the release may cost a patient.", rich_help_panel=_PLAN)
     ] = 8,
     delta: options.Delta = 1e-5,
-    relation: Annotated[
-        Literal["add-remove", "replace"],
-        typer.Option(
-            help="Whose epsilon: of a patient who is added or removed, or who is replaced.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = "add-remove",
+    relation: options.Relation = "add-remove",
     rounds: Annotated[int, typer.Option(help="T: noisy sums.", rich_help_panel=_PLAN)] = 20,
     patients: Annotated[
         int | None,
@@ -178,7 +171,7 @@ def train(
             "state a number that anybody may know, or have them counted with --count-patients 0.01 "
             "and let --patients be the most that are expected"
         )
-    sites = _sites(data, split, cohort or [])
+    sites = sites_of(data, split, cohort or [])
     chunk = CHUNK if chunk is None else chunk
     few = (NORMS, HEAD) if rank else Adapter.parts
     adapter = Adapter(tuple(part) if part else few, rank)
@@ -298,35 +291,3 @@ def _ask_if_far(stated: int, here: int, *, at_most: bool) -> None:
 def _is_attended() -> bool:
     """Whether somebody sits at a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _sites(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> dict[str, Path]:
-    """The folder of every site, by the name of its cohort."""
-    from itertools import permutations
-
-    from canal.data.split import Split
-    from canal.errors import InvalidValueError
-
-    if split is None:
-        names = cohort or [folder.resolve().name for folder in data]
-        if not len({folder.resolve() for folder in data}) == len(set(names)) == len(data):
-            raise InvalidValueError(
-                "without a split every site has a folder and a name of its own; give as many "
-                "--cohort as --data, or none"
-            )
-        for one, other in permutations(data, 2):
-            if one.resolve().is_relative_to(other.resolve()):
-                raise InvalidValueError(
-                    f"{one} lies in {other}: its patients would be at two sites, and pay for one; "
-                    "give every site a folder of its own"
-                )
-        return dict(zip(names, data, strict=True))
-    if len(data) > 1:
-        raise InvalidValueError("a split divides one folder among the sites; give one --data")
-    known = Split.read(split).cohorts
-    for name in cohort:
-        if name not in known:
-            raise InvalidValueError(
-                f"{name!r} is no cohort of {split}; there are {', '.join(known)}"
-            )
-    return dict.fromkeys(cohort or known, data[0])

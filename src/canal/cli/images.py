@@ -57,3 +57,35 @@ class Images:
         for folder in data:
             refuse_overlap(queries, folder, "--queries")
         return self.load(queries, None, recipient, unlabelled=True)
+
+
+def sites_of(data: Sequence[Path], split: Path | None, cohort: Sequence[str]) -> dict[str, Path]:
+    """The folder of every site, by the name of its cohort."""
+    from itertools import permutations
+
+    from canal.data.split import Split
+    from canal.errors import InvalidValueError
+
+    if split is None:
+        names = cohort or [folder.resolve().name for folder in data]
+        if not len({folder.resolve() for folder in data}) == len(set(names)) == len(data):
+            raise InvalidValueError(
+                "without a split every site has a folder and a name of its own; give as many "
+                "--cohort as --data, or none"
+            )
+        for one, other in permutations(data, 2):
+            if one.resolve().is_relative_to(other.resolve()):
+                raise InvalidValueError(
+                    f"{one} lies in {other}: its patients would be at two sites, and pay for one; "
+                    "give every site a folder of its own"
+                )
+        return dict(zip(names, data, strict=True))
+    if len(data) > 1:
+        raise InvalidValueError("a split divides one folder among the sites; give one --data")
+    known = Split.read(split).cohorts
+    for name in cohort:
+        if name not in known:
+            raise InvalidValueError(
+                f"{name!r} is no cohort of {split}; there are {', '.join(known)}"
+            )
+    return dict.fromkeys(cohort or known, data[0])

@@ -42,6 +42,10 @@ Shares = Annotated[
 CapsBound = Annotated[
     float | None, _option("B: bound on the norm of one image's channel norms; sqrt(C*H*W).")
 ]
+Relation = Annotated[
+    Literal["add-remove", "replace"],
+    _option("Whose epsilon: of a patient who is added or removed, or who is replaced."),
+]
 Purpose = Annotated[
     str, typer.Option(help="What the release is for; the card says it.", rich_help_panel=_CARD)
 ]
