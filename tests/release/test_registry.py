@@ -8,7 +8,8 @@ import pytest
 
 from canal.errors import ReleaseError
 from canal.lazy import Deferred
-from canal.release.registry import kind_of, kinds, register
+from canal.release.registry import kind_of, kinds, of_kind, register
+from release.folders import write_folder
 
 
 def test_every_folder_with_a_module_kind_is_found():
@@ -39,3 +40,10 @@ def test_a_kind_of_somebody_else(monkeypatch):
     monkeypatch.setitem(kinds(), "other", None)  # taken out again afterwards
     register(replace(kinds()["features"], name="other"))
     assert kind_of("other").name == "other"
+
+
+def test_a_table_that_does_not_know_a_kind_says_so(tmp_path):
+    release = write_folder(tmp_path / "release")
+    assert of_kind({"features": 1, "adapters": 2}, release, "page") == 1
+    with pytest.raises(ReleaseError, match="of features, which has no page; pages are for adapter"):
+        of_kind({"adapters": 2}, release, "page")

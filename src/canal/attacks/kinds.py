@@ -12,6 +12,7 @@ from canal.attacks.game import Progress
 from canal.attacks.rounds_auditor import RoundsAuditor
 from canal.features.store import Release
 from canal.gradients.store import AdapterRelease
+from canal.release.registry import of_kind
 from canal.release.store import Folder
 
 AUDITORS: dict[str, Callable[..., Auditor]] = {
@@ -22,7 +23,7 @@ AUDITORS: dict[str, Callable[..., Auditor]] = {
 
 def auditor_of(release: Folder, **choices: Any) -> Auditor:
     """The auditor of a release; the choices are those of `Auditor`."""
-    return AUDITORS[release.kind](release, **choices)
+    return of_kind(AUDITORS, release, "audit")(release, **choices)
 
 
 def audit(release: Folder, progress: Progress = lambda count: None, **choices: Any) -> Audit:

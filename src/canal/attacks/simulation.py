@@ -42,6 +42,7 @@ from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
+from canal.release.registry import of_kind
 from canal.release.store import Folder
 from canal.release.verification import verify
 
@@ -235,7 +236,8 @@ class Scenario(ABC):
             release: whose plan is simulated.
             folder: for the networks.
         """
-        kind, sites = SCENARIOS[release.kind], min(release.plan.sites, len(SITES))
+        kind = of_kind(SCENARIOS, release, "simulation")
+        sites = min(release.plan.sites, len(SITES))
         people = min(kind.images_per_person(release.plan), QUERIES)
         return kind(release, Invented.make(folder / "sites", sites, kind.size, people))
 

@@ -134,6 +134,7 @@ def membership(
     """
     from canal.attacks import individual
     from canal.errors import InvalidValueError
+    from canal.release.registry import of_kind
     from canal.release.store import open_release
 
     if level == "patient" and not canaries and (out is not None or as_json):
@@ -152,7 +153,7 @@ def membership(
     people = _People(site, tuple(cohort or ()), init, shadows, canaries, canary, runs, seed)
     given = _Given(level, teacher, queries, split, part, others)
     opened = open_release(release)
-    found = _MEMBERSHIP[opened.kind](opened, given, people)
+    found = of_kind(_MEMBERSHIP, opened, "membership attack")(opened, given, people)
     if not found.individual:
         _tell(found.to_json(), out, as_json=as_json)
         return

@@ -147,6 +147,7 @@ def audit(
     from canal.attacks import individual
     from canal.attacks.kinds import auditor_of
     from canal.federation.audit import usual
+    from canal.release.registry import of_kind
     from canal.release.store import open_release
 
     given = _Given(teacher, queries, without, init, data, most, chunk, split, part, keep_healthy)
@@ -161,7 +162,7 @@ def audit(
     chosen = () if unit is None else (unit,)
     simulations = usual(opened) if simulate else ()
     auditor = auditor_of(opened, draws=draws, units=chosen, simulations=simulations)
-    found = _WITH_DATA[opened.kind](opened, given, auditor)
+    found = of_kind(_WITH_DATA, opened, "audit")(opened, given, auditor)
     if out is not None:
         found.write(out)
     kept = found.individual()

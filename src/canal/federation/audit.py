@@ -28,6 +28,7 @@ from canal.federation.site import Site
 from canal.federation.transport import InMemory
 from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
+from canal.release.registry import of_kind
 from canal.release.store import Folder
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def usual(release: Folder) -> Sequence[Simulation]:
     """
     if not release.private and release.plan.allocation == "none":
         return ()
-    apart = SCENARIOS[release.kind].is_apart(release.plan)
+    apart = of_kind(SCENARIOS, release, "simulation").is_apart(release.plan)
     return (simulate, simulate_across) if apart else (simulate,)
 
 

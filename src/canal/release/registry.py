@@ -7,12 +7,12 @@ kind, and the kind for what differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from canal.errors import ReleaseError
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from canal.release.statement import Facts, Wording
     from canal.release.store import Folder
     from canal.release.verification import Derived
+
+T = TypeVar("T")
 
 
 _NOTHING_PUBLIC = "none: all that is published beside the plan has noise"
@@ -89,3 +91,22 @@ def kind_of(name: object) -> ReleaseKind:
     raise ReleaseError(
         f"a release of kind {name!r} is unknown here; this version reads {', '.join(kinds())}"
     )
+
+
+def of_kind(table: Mapping[str, T], release: Folder, what: str) -> T:
+    """The entry of a table for the kind of a release.
+
+    Args:
+        table: by the names of kinds.
+        release: whose kind it is.
+        what: the entries are.
+
+    Raises:
+        ReleaseError: there is none for this kind.
+    """
+    if release.kind not in table:
+        raise ReleaseError(
+            f"{release.path} is a release of {release.kind}, which has no {what}; {what}s are for "
+            f"{' and '.join(table)}"
+        )
+    return table[release.kind]

@@ -40,7 +40,7 @@ from canal.release.checks import (
 from canal.release.digits import finite_or_none, short, upwards
 from canal.release.manifest import Manifest
 from canal.release.noise_check import ALARM, check_unlike, check_widths
-from canal.release.plan import Calibrated
+from canal.release.plan import Calibrated, check_cohorts
 from canal.release.recompute import PublicInputs
 from canal.release.record import check_record
 from canal.release.registry import kind_of
@@ -181,9 +181,10 @@ def check_statement(manifest: Manifest) -> Any:
 def _derive(manifest: Manifest) -> Calibrated:
     derived: Derived = kind_of(manifest.kind).derive(manifest)
     calibrated, plan = derived.calibrated, derived.calibrated.plan
+    facts = Facts.of(plan, manifest.noise, manifest.participants["cohorts"])
+    check_cohorts(facts.cohorts, plan.sites)
     if plan.trust == "secure-sum":
         _check_share_width(float(derived.widths.min()) / math.sqrt(plan.shares - plan.colluding))
-    facts = Facts.of(plan, manifest.noise, manifest.participants["cohorts"])
     for what, stated, found in (
         ("claim to be private", manifest.private, facts.private),
         ("absence of a charge", manifest.ledger is None, not facts.private),
@@ -204,7 +205,7 @@ def _check_charges(manifest: Manifest) -> None:
     """Refuse charges below what the statement says that a release costs.
 
     Read off the statement, for every cohort that is named: a mistake in how charges are worked out
-    would be in `is_covered` as well.
+    would be in `covers` as well.
     """
     charges = list((manifest.ledger or {})["charges"])
     charged = {(each["cohort"], each["unit"]): float(each["rho"]) for each in charges}

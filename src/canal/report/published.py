@@ -18,6 +18,7 @@ from canal.gradients.store import AdapterRelease
 from canal.privacy.units import UNITS, Unit
 from canal.release.digits import finite_or_none, number
 from canal.release.plan import ReleasePlan
+from canal.release.registry import of_kind
 from canal.release.store import Folder, open_release
 from canal.release.verification import check_statement
 
@@ -45,7 +46,7 @@ class Published(ABC):
     def open(folder: Path, where: str) -> Published:
         """Open a folder, and refuse a statement that does not follow from its plan."""
         opened = open_release(folder)
-        found = PUBLISHED[opened.kind](where, opened)
+        found = of_kind(PUBLISHED, opened, "page")(where, opened)
         found.calibrated  # noqa: B018  # derived here, so that nobody shows what is forged
         return found
 
