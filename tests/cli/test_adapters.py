@@ -1,6 +1,5 @@
 """Adapters on the command line: the lines of their page, from a budget to masks, and refusals."""
 
-import inspect
 import json
 import re
 import shlex
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from canal.cli.adapters import train
-from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
 from canal.learning import checkpoint
 from canal.privacy import Ledger
@@ -25,10 +22,6 @@ TRAIN = ("adapters", "train", *SOURCE)
 FEW = (*TRAIN, "--part", "norms", "--part", "head")
 ADAPTERS = ("--mode", "adapters", "--release", "adapters")
 SHORT = ("--size", "32", "--steps", "4", "--save-every", "2", "--batch-size", "4")
-
-
-def test_rounds_are_as_many_as_a_plan_has():
-    assert inspect.signature(train).parameters["rounds"].default == AdapterPlan.rounds
 
 
 @pytest.fixture(scope="module")

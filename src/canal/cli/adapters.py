@@ -5,21 +5,22 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_made, warn
+from canal.cli.flags import Flags, with_flags
 from canal.cli.images import Images, sites_of
 from canal.cli.ledger import ToCharge, ledger_to_charge
 from canal.cli.network import Accept, KeepHealthy
+from canal.gradients.patients import CHUNK
+from canal.gradients.plan import AdapterPlan
+from canal.gradients.start import Measured
 from canal.gradients.update import UpdateSettings
 
-adapters_app = typer.Typer(
-    no_args_is_help=True,
-    help="Teach some parameters of the shared network, at patient level; use what was learned.",
-)
+adapters_app = typer.Typer(no_args_is_help=True)
 # A number of patients that is off by more than this factor is asked about.
 _FAR = 3
 _PLAN, _STEPS = "plan", "steps, which cost nothing"
@@ -27,6 +28,21 @@ _Init = Annotated[Path, typer.Option(help="Folder of the shared initialisation."
 
 
 @adapters_app.command()
+@with_flags(
+    plan=Flags(
+        AdapterPlan,
+        ("relation", "rounds", "directions", "allocation"),
+        panel=_PLAN,
+        defaults={"directions": "chosen from the noise level"},
+    ),
+    update=Flags(UpdateSettings, panel=_STEPS, defaults={"step": "chosen from the noise level"}),
+    measured=Flags(
+        Measured,
+        ("quantile", "views", "chunk"),
+        panel=_STEPS,
+        defaults={"quantile": "0.5", "views": "1", "chunk": str(CHUNK)},
+    ),
+)
 def train(
     *,
     init: _Init,
@@ -52,8 +68,6 @@ def train(
         float, typer.Option(help="What the release may cost a patient.", rich_help_panel=_PLAN)
     ] = 8,
     delta: options.Delta = 1e-5,
-    relation: options.Relation = "add-remove",
-    rounds: Annotated[int, typer.Option(help="T: noisy sums.", rich_help_panel=_PLAN)] = 20,
     patients: Annotated[
         int | None,
         typer.Option(
@@ -82,58 +96,6 @@ def train(
             rich_help_panel=_PLAN,
         ),
     ] = 0,
-    directions: Annotated[
-        int | None,
-        typer.Option(
-            help="Of a public basis, at most; 0: all parameters; not given: what suits the noise.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None,
-    allocation: Annotated[
-        Literal["flat", "ellipsoid", "channels", "none"],
-        typer.Option(help="How noise is spread; none needs --not-private.", rich_help_panel=_PLAN),
-    ] = "flat",
-    quantile: Annotated[
-        float,
-        typer.Option(
-            help="Of gradient norms on the recipient's images: the clip.", rich_help_panel=_STEPS
-        ),
-    ] = 0.5,
-    step: Annotated[
-        float | None,
-        typer.Option(
-            help="In units of the clip; not given: what suits the noise.", rich_help_panel=_STEPS
-        ),
-    ] = UpdateSettings.step,
-    momentum: Annotated[
-        float, typer.Option(help="Of the steps.", rich_help_panel=_STEPS)
-    ] = UpdateSettings.momentum,
-    averaged: Annotated[
-        float,
-        typer.Option(help="Share of the rounds, the last, to average.", rich_help_panel=_STEPS),
-    ] = UpdateSettings.averaged,
-    decay: Annotated[
-        Literal["none", "cosine"],
-        typer.Option(help="Of the steps, down to nothing.", rich_help_panel=_STEPS),
-    ] = "none",
-    power: Annotated[
-        float,
-        typer.Option(
-            help="Of a public basis: 0 leaves large directions as they are, 0.5 is Adam's way.",
-            rich_help_panel=_STEPS,
-        ),
-    ] = UpdateSettings.power,
-    views: Annotated[
-        int,
-        typer.Option(
-            help="Of each image in a round, each varied; 0 for images as they are.",
-            rich_help_panel=_STEPS,
-        ),
-    ] = 1,
-    chunk: Annotated[
-        int | None,
-        typer.Option(help="Images a pass; fewer take less memory.", rich_help_panel=_STEPS),
-    ] = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", help="The number of patients is meant, however many are here."),
@@ -147,6 +109,9 @@ def train(
         bool, typer.Option("--not-private", help="Yes, release without any noise.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    plan: dict[str, Any],
+    update: dict[str, Any],
+    measured: dict[str, Any],
 ) -> None:
     """Make a release of adapters: clip every patient, add noise once a round. It can be stopped."""
     from canal.cli.progress import measuring
@@ -155,8 +120,7 @@ def train(
     from canal.errors import InvalidValueError
     from canal.gradients.adapter import HEAD, NORMS, Adapter
     from canal.gradients.advice import Advice
-    from canal.gradients.patients import CHUNK, Patients
-    from canal.gradients.plan import AdapterPlan
+    from canal.gradients.patients import Patients
     from canal.gradients.release import train as make
     from canal.gradients.shared import count_parameters, share
     from canal.learning.teacher import trained_on
@@ -172,29 +136,26 @@ def train(
             "and let --patients be the most that are expected"
         )
     sites = sites_of(data, split, cohort or [])
-    chunk = CHUNK if chunk is None else chunk
     few = (NORMS, HEAD) if rank else Adapter.parts
     adapter = Adapter(tuple(part) if part else few, rank)
     # All of it is fixed before anybody's patients are read.
-    plan = AdapterPlan(
+    asked_for = AdapterPlan(
         epsilon,
         patients,
         count_parameters(init, adapter),
         delta=delta,
         sites=len(sites),
-        rounds=rounds,
-        relation=relation,
-        allocation=allocation,
         count=count_patients or 0.0,
         adapter=adapter,
+        **{name: value for name, value in plan.items() if name != "directions"},
     )
-    advised = Advice().directions(plan) if directions is None else directions
-    plan = replace(plan, directions=advised)
-    charged = seed is None and allocation != "none"
-    paying = [(name, plan.unit) for name in sites]
+    wanted = replace(asked_for, directions=plan.get("directions", Advice().directions(asked_for)))
+    charged = seed is None and wanted.allocation != "none"
+    paying = [(name, wanted.unit) for name in sites]
     book = ledger_to_charge(ledger, paying, delta, charged=charged)
-    check_protection(plan, list(sites), seed=seed, ledger=book, not_private=not_private)
-    update = UpdateSettings(step, momentum, averaged, decay, power)
+    check_protection(wanted, list(sites), seed=seed, ledger=book, not_private=not_private)
+    steps = UpdateSettings(**update)
+    views, chunk = measured.get("views", 1), measured.get("chunk", CHUNK)
     images = Images(init, keep_healthy=keep_healthy, accept=accept or ())
     asked = images.public(data, split, queries, recipient)
     people = [
@@ -214,24 +175,24 @@ def train(
         _ask_if_far(patients, sum(map(len, people)), at_most=bool(count_patients))
     if book is not None and charged and not workspace.is_begun:
         book.check(
-            charges(plan.calibrate(), list(sites)),
+            charges(wanted.calibrate(), list(sites)),
             people={each.cohort: each.people for each in people},
             public=digests(asked),
         )
     with measuring("measuring on public images") as progress:
         shared = share(
-            *(init, asked, adapter, allocation),
-            update=update,
-            directions=plan.directions,
-            quantile=quantile,
+            *(init, asked, adapter, wanted.allocation),
+            update=steps,
+            directions=wanted.directions,
+            quantile=measured.get("quantile", 0.5),
             views=views,
             chunk=chunk,
             kept=workspace,
             progress=progress,
         )
-    with watching("teaching", rounds) as report:
+    with watching("teaching", wanted.rounds) as report:
         made = make(
-            *(out, people, shared, plan),
+            *(out, people, shared, wanted),
             ledger=book,
             seed=seed,
             not_private=not_private,

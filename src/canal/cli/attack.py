@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from canal.features.store import Release
     from canal.gradients.store import AdapterRelease
 
-attack_app = typer.Typer(no_args_is_help=True, help="Attack a release, to see what it gives away.")
+attack_app = typer.Typer(no_args_is_help=True)
 _Release = Annotated[Path, typer.Argument(help="The release folder.")]
 _Teacher = Annotated[list[Path], typer.Option(help="A teacher's folder; once for each site.")]
 _Queries = Annotated[Path, typer.Option(help="The folder of the images it was asked about.")]

@@ -12,9 +12,7 @@ from canal.cli.network import Accept
 if TYPE_CHECKING:
     from canal.data.check import Check
 
-data_app = typer.Typer(
-    no_args_is_help=True, help="Look at a data set, split it without leaks, or make one."
-)
+data_app = typer.Typer(no_args_is_help=True)
 _Path = Annotated[Path, typer.Argument(help="The folder as it was downloaded, or a datalist.")]
 _KeepHealthy = Annotated[bool, typer.Option(help="Keep cases that are known to show no lesion.")]
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]

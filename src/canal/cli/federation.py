@@ -11,11 +11,10 @@ import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_json, print_made
+from canal.cli.flags import with_flags
 from canal.cli.network import Accept, KeepHealthy
 
-federation_app = typer.Typer(
-    no_args_is_help=True, help="A release across hospitals that do not trust one another."
-)
+federation_app = typer.Typer(no_args_is_help=True)
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 _Kit = Annotated[Path, typer.Option(help="The admin's kit, as `provision` made it.")]
 _Trust = Annotated[
@@ -149,6 +148,7 @@ def overlap_compare(
 
 
 @federation_app.command()
+@with_flags(wanted=options.feature_plan())
 def simulate(
     *,
     teacher: Annotated[list[Path], typer.Option(help="A teacher's folder; once for each site.")],
@@ -165,14 +165,13 @@ def simulate(
     epsilon: options.Epsilon = 8,
     delta: options.Delta = 1e-5,
     preset: options.Preset = "honest",
-    released: options.Released = None,
-    unit: options.ChosenUnit = None,
     images_per_person: Annotated[
         int, typer.Option(help="Most query images of one person; 0: as their records say.")
     ] = 0,
     accept: Accept = None,
     seed: Annotated[int, typer.Option(help="Of the noise; a rehearsal protects nobody.")] = 0,
     as_json: _Json = False,
+    wanted: dict[str, Any],
 ) -> None:
     """Rehearse a federation on this machine, one process a site, in FLARE's simulator."""
     import shutil
@@ -181,7 +180,6 @@ def simulate(
     from canal.federation.job import simulate as run
     from canal.federation.rehearsal import prepare
 
-    choices = {"epsilon": epsilon, "delta": delta, "released": released, "unit": unit}
     order = {
         "queries": str(queries.resolve()),
         "init": str(init.resolve()),
@@ -195,7 +193,7 @@ def simulate(
         "seed": seed,
         "images_per_person": images_per_person,
         "accept": list(accept or ()),
-        "plan": {name: value for name, value in choices.items() if value is not None},
+        "plan": {"epsilon": epsilon, "delta": delta} | wanted,
     }
     place = out.with_name(f"{out.name}.rehearsal") if work is None else work
     made = prepare(place.resolve(), teacher, order)

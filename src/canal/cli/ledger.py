@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from canal.privacy.chain import Row
     from canal.privacy.ledger import Ledger, Unprotected
 
-ledger_app = typer.Typer(
-    no_args_is_help=True, help="Who may spend what, what was spent, and whether anyone edited it."
-)
+ledger_app = typer.Typer(no_args_is_help=True)
 LEDGER = "ledger.sqlite"
 ToCharge = Annotated[
     Path | None,

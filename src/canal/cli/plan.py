@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from canal.cli import plan_options as options
+from canal.cli.flags import with_flags
 
 if TYPE_CHECKING:
     from canal.features.forecast import Forecast
 
 
+@with_flags(wanted=options.feature_plan())
 def plan(
     epsilon: options.Epsilon = 8,
     delta: options.Delta = 1e-5,
@@ -22,17 +24,10 @@ def plan(
         int, typer.Option(help="Most query images that show one person.")
     ] = 1,
     channels: Annotated[int, typer.Option(help="C: channels of the bottleneck.")] = 512,
-    released: options.Released = None,
     height: Annotated[int, typer.Option(help="Height of the bottleneck.")] = 16,
     width: Annotated[int, typer.Option(help="Width of the bottleneck.")] = 16,
     preset: options.Preset = "honest",
-    unit: options.ChosenUnit = None,
-    conversion: options.ChosenConversion = None,
-    nonnegative: options.Nonnegative = None,
-    caps_source: options.CapsSource = None,
-    importance_source: options.ImportanceSource = None,
     budget_split: options.Shares = options.SHARES,
-    caps_bound: options.CapsBound = None,
     importance: Annotated[
         Path | None,
         typer.Option(help="Public scores, one a channel (.json, .npy, text); flat if not given."),
@@ -40,6 +35,8 @@ def plan(
     iterations: Annotated[int, typer.Option(help="Steps of a per-iteration release.")] = 10_000,
     batch_size: Annotated[int, typer.Option(help="Its batch size.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    *,
+    wanted: dict[str, Any],
 ) -> None:
     """Say what a release will cost and carry, before any data is touched."""
     from canal.features.forecast import forecast
@@ -48,24 +45,18 @@ def plan(
     from canal.privacy.budget import BudgetSplit
     from canal.privacy.units import Participants
 
-    wanted = Plan.preset(
+    made = Plan.preset(
         preset,
         epsilon=epsilon,
         delta=delta,
         participants=Participants(teachers, queries, images_per_person),
         channels=channels,
-        released=released,
         grid=(height, width),
-        unit=unit,
-        conversion=conversion,
-        nonnegative=nonnegative,
-        caps_source=caps_source,
-        importance_source=importance_source,
         split=BudgetSplit(*budget_split),
-        caps_bound=caps_bound,
+        **wanted,
     )
     scores = None if importance is None else read_importance(importance)
-    seen = forecast(wanted, scores, iterations=iterations, batch_size=batch_size)
+    seen = forecast(made, scores, iterations=iterations, batch_size=batch_size)
     if as_json:
         import json
 

@@ -1,4 +1,4 @@
-"""Options that ask for a plan, the same wherever one is asked for."""
+"""Flags that ask for a plan or describe a release, the same wherever they are asked for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from canal.privacy.budget import Source
-from canal.privacy.gaussian import Conversion
+from canal.cli.flags import Flags
+from canal.features.plan import Plan
 
 _PANEL, _CARD = "plan", "card"
 
@@ -22,29 +22,8 @@ Preset = Annotated[
     Literal["honest", "paper"],
     _option("honest: protects a patient. paper: the paper's accounting."),
 ]
-Released = Annotated[int | None, _option("M: channels to publish; a tenth of them if not given.")]
-ChosenUnit = Annotated[
-    Literal["patient", "image", "paper"] | None,
-    _option("Whose epsilon it is; the preset's if not given."),
-]
-ChosenConversion = Annotated[
-    Conversion | None, _option("Between epsilon and rho; the preset's if not given.")
-]
-Nonnegative = Annotated[
-    bool | None,
-    _option("Clamp features to be non-negative, or not.", "--nonnegative/--signed"),
-]
-CapsSource = Annotated[Source | None, _option("Caps from private or public data.")]
-ImportanceSource = Annotated[Source | None, _option("Importance from private or public data.")]
 Shares = Annotated[
     tuple[float, float, float], _option("Budget shares of caps, importance and release.")
-]
-CapsBound = Annotated[
-    float | None, _option("B: bound on the norm of one image's channel norms; sqrt(C*H*W).")
-]
-Relation = Annotated[
-    Literal["add-remove", "replace"],
-    _option("Whose epsilon: of a patient who is added or removed, or who is replaced."),
 ]
 Purpose = Annotated[
     str, typer.Option(help="What the release is for; the card says it.", rich_help_panel=_CARD)
@@ -53,3 +32,22 @@ Contact = Annotated[
     str, typer.Option(help="Who answers questions; the card says it.", rich_help_panel=_CARD)
 ]
 SHARES = (0.10, 0.05, 0.85)
+_PRESETS = "the preset's"
+
+
+def feature_plan(*more: str, **named: str) -> Flags:
+    """Flags for the choices of a feature release.
+
+    Args:
+        more: fields of a `Plan` beside those that are always asked for.
+        named: by field, the flag, where it is not the field's own name.
+    """
+    always = ("released", "unit", "conversion", "nonnegative", "caps_source", "importance_source")
+    chosen = dict.fromkeys((*always[1:], "weight"), _PRESETS)
+    return Flags(
+        Plan,
+        (*always, "caps_bound", *more),
+        panel=_PANEL,
+        named={"nonnegative": "--nonnegative/--signed"} | named,
+        defaults=chosen | {"released": "a tenth of them", "caps_bound": "sqrt(C*H*W)"},
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_card, print_json, print_made, summary
+from canal.cli.flags import with_flags
 from canal.cli.ledger import LEDGER, ToCharge, ledger_to_charge
 from canal.cli.network import Accept, KeepHealthy
 
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from canal.release.recompute import PublicInputs
     from canal.release.verification import Verdict
 
-release_app = typer.Typer(no_args_is_help=True, help="Make a release, check it, read its card.")
+release_app = typer.Typer(no_args_is_help=True)
 _Folder = Annotated[Path, typer.Argument(help="The release folder.")]
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @release_app.command()
+@with_flags(
+    wanted=options.feature_plan("allocation", "weight", "broken", broken="--broken-teacher")
+)
 def create(
     *,
     teacher: Annotated[list[Path], typer.Option(help="A teacher's folder; once for each site.")],
@@ -39,22 +43,7 @@ def create(
     epsilon: options.Epsilon = 8,
     delta: options.Delta = 1e-5,
     preset: options.Preset = "honest",
-    allocation: Annotated[
-        Literal["canal", "uniform", "reverse", "none"],
-        typer.Option(help="How noise is spread; none needs --not-private.", rich_help_panel="plan"),
-    ] = "canal",
-    weight: Annotated[
-        Literal["importance", "matched"] | None,
-        typer.Option(help="What a channel counts; the preset's.", rich_help_panel="plan"),
-    ] = None,
-    released: options.Released = None,
-    unit: options.ChosenUnit = None,
-    conversion: options.ChosenConversion = None,
-    nonnegative: options.Nonnegative = None,
-    caps_source: options.CapsSource = None,
-    importance_source: options.ImportanceSource = None,
     budget_split: options.Shares = options.SHARES,
-    caps_bound: options.CapsBound = None,
     images_per_person: Annotated[
         int | None,
         typer.Option(
@@ -71,15 +60,8 @@ def create(
     not_private: Annotated[
         bool, typer.Option("--not-private", help="Yes, release without any noise.")
     ] = False,
-    broken_teacher: Annotated[
-        Literal["zero", "refuse"],
-        typer.Option(
-            help="A teacher that returns NaN counts as zero, or there is no release; that hangs on "
-            "patients, and no epsilon covers it.",
-            rich_help_panel="plan",
-        ),
-    ] = "zero",
     as_json: _Json = False,
+    wanted: dict[str, Any],
 ) -> None:
     """Make a release: clip, average, add noise once, publish. Stopped, it goes on."""
     from canal.cli.network import load_part, refuse_cohorts
@@ -105,20 +87,11 @@ def create(
         images_per_person=images_per_person,
         epsilon=epsilon,
         delta=delta,
-        released=released,
-        unit=unit,
-        conversion=conversion,
-        nonnegative=nonnegative,
-        caps_source=caps_source,
-        importance_source=importance_source,
-        weight=weight,
-        allocation=allocation,
         split=BudgetSplit(*budget_split),
-        caps_bound=caps_bound,
-        broken=broken_teacher,
+        **wanted,
     )
     broken: list[tuple[str, str]] = []
-    charged = seed is None and allocation != "none"
+    charged = seed is None and plan.allocation != "none"
     paying = payers(plan, ensemble.cohorts)
     book = ledger_to_charge(ledger, paying, plan.delta, charged=charged)
     with counting("releasing", passes(plan)) as progress:

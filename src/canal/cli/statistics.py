@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from canal.cli import plan_options as options
 from canal.cli.card import print_made
+from canal.cli.flags import Flags, with_flags
 from canal.cli.images import sites_of
 from canal.cli.ledger import ToCharge, ledger_to_charge
 from canal.cli.network import Accept, KeepHealthy
+from canal.statistics.plan import StatisticsPlan
 
-statistics_app = typer.Typer(
-    no_args_is_help=True,
-    help="Publish how many patients there are and what their images are like, with noise.",
-)
+statistics_app = typer.Typer(no_args_is_help=True)
+
+
+@statistics_app.callback()
+def _group() -> None:
+    """Publish how many patients there are and what their images are like, with noise."""
 
 
 @statistics_app.command()
+@with_flags(plan=Flags(StatisticsPlan, ("relation", "allocation"), panel="plan"))
 def release(
     *,
     data: Annotated[
@@ -39,7 +44,6 @@ def release(
         float, typer.Option(help="What the release may cost a patient.", rich_help_panel="plan")
     ] = 1,
     delta: options.Delta = 1e-5,
-    relation: options.Relation = "add-remove",
     budget_split: Annotated[
         tuple[float, float, float, float],
         typer.Option(
@@ -52,16 +56,11 @@ def release(
     seed: Annotated[
         int | None, typer.Option(help="Research run: noise from a seed. Protects nobody.")
     ] = None,
-    allocation: Annotated[
-        Literal["shares", "none"],
-        typer.Option(
-            help="Shares of the budget; none needs --not-private.", rich_help_panel="plan"
-        ),
-    ] = "shares",
     not_private: Annotated[
         bool, typer.Option("--not-private", help="Yes, release without any noise.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    plan: dict[str, Any],
 ) -> None:
     """Count patients and draw histograms of their images, with noise. It can be stopped."""
     from canal.cli.progress import counting
@@ -70,22 +69,14 @@ def release(
     from canal.release.record import About
     from canal.release.workspace import Workspace
     from canal.statistics.patients import load
-    from canal.statistics.plan import StatisticsPlan
     from canal.statistics.release import create
 
     sites = sites_of(data, split, cohort or [])
-    plan = StatisticsPlan(
-        epsilon,
-        delta=delta,
-        sites=len(sites),
-        relation=relation,
-        allocation=allocation,
-        split=budget_split,
-    )
-    plan.calibrate()
-    charged = seed is None and allocation != "none"
-    book = ledger_to_charge(ledger, payers(plan, list(sites)), delta, charged=charged)
-    check_protection(plan, list(sites), seed=seed, ledger=book, not_private=not_private)
+    wanted = StatisticsPlan(epsilon, delta=delta, sites=len(sites), split=budget_split, **plan)
+    wanted.calibrate()
+    charged = seed is None and wanted.allocation != "none"
+    book = ledger_to_charge(ledger, payers(wanted, list(sites)), delta, charged=charged)
+    check_protection(wanted, list(sites), seed=seed, ledger=book, not_private=not_private)
     with counting("reading images", None) as progress:
         people = [
             load(
@@ -98,7 +89,7 @@ def release(
             for name, folder in sites.items()
         ]
     made = create(
-        *(out, people, plan),
+        *(out, people, wanted),
         ledger=book,
         seed=seed,
         not_private=not_private,

@@ -12,9 +12,7 @@ from canal.cli.flags import with_settings
 from canal.cli.network import load_part, measure
 from canal.learning.settings import Settings
 
-student_app = typer.Typer(
-    no_args_is_help=True, help="Train the recipient's student on a release, and use it."
-)
+student_app = typer.Typer(no_args_is_help=True)
 _Data = Annotated[Path, typer.Option(help="The folder of the data set.")]
 _Split = Annotated[Path | None, typer.Option(help="A split; without it, all cases.")]
 _Student = Annotated[Path, typer.Option(help="Folder of the student.")]

@@ -12,7 +12,7 @@ from canal.cli.flags import with_settings
 from canal.cli.network import load_part, measure, refuse_cohorts, refuse_overlap
 from canal.learning.settings import ModelSettings, Settings
 
-teacher_app = typer.Typer(no_args_is_help=True, help="Train a teacher at a site, and measure it.")
+teacher_app = typer.Typer(no_args_is_help=True)
 _Data = Annotated[Path, typer.Option(help="The folder of the data set.")]
 _Split = Annotated[Path | None, typer.Option(help="A split; without it, all cases.")]
 _Out = Annotated[Path, typer.Option(help="The run folder; a stopped run goes on there.")]

@@ -21,7 +21,7 @@ from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion
 from canal.privacy.lattice import Lattice
-from canal.privacy.units import RELATIONS, Exposure, Unit
+from canal.privacy.units import RELATIONS, Exposure, Relation, Unit
 from canal.release.plan import Calibrated, ReleasePlan, Trust
 
 ADAPTERS = "adapters"
@@ -67,7 +67,7 @@ class AdapterPlan(ReleasePlan):
     blocks: int = 1
     sites: int = 1
     rounds: int = 20
-    relation: str = "add-remove"
+    relation: Relation = "add-remove"
     conversion: Conversion = "exact"
     allocation: Allocation = "flat"
     count: float = 0.0

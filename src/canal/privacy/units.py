@@ -33,6 +33,7 @@ UNITS: tuple[Unit, ...] = ("patient", "image", "paper")
 ALL_UNITS: tuple[Unit, ...] = get_args(Unit)
 
 # Neighbour relations, as the literature calls them, and the units that they are here.
+Relation = Literal["add-remove", "replace"]
 RELATIONS: dict[str, Unit] = {"add-remove": "membership", "replace": "patient"}
 
 NEIGHBOURS: dict[Unit, str] = {

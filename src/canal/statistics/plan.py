@@ -27,7 +27,7 @@ from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion
 from canal.privacy.lattice import Lattice
 from canal.privacy.shares import check_share, share_std
-from canal.privacy.units import RELATIONS, Exposure, Unit
+from canal.privacy.units import RELATIONS, Exposure, Relation, Unit
 from canal.release.plan import Calibrated, ReleasePlan, Trust
 
 STATISTICS = "statistics"
@@ -98,7 +98,7 @@ class StatisticsPlan(ReleasePlan):
     epsilon: float
     delta: float = 1e-5
     sites: int = 1
-    relation: str = "add-remove"
+    relation: Relation = "add-remove"
     conversion: Conversion = "exact"
     allocation: Allocation = "shares"
     split: tuple[float, ...] = (0.25, 0.25, 0.25, 0.25)
