@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy.gaussian import Conversion, check_conversion
 from canal.privacy.precision import rho_for_release
+from canal.privacy.units import Unit
 
 if TYPE_CHECKING:
     from canal.privacy.events import Guarantee
     from canal.privacy.lattice import Lattice
-    from canal.privacy.units import Unit
 
 Trust = Literal["trusted", "secure-sum"]
 TRUSTS: tuple[Trust, ...] = get_args(Trust)
