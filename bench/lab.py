@@ -98,11 +98,11 @@ class Lab:
 
     def load(self, order: Order) -> tuple[Ensemble, Queries, Plan]:
         """All teachers in this process, and what an order asks of them."""
-        from canal.federation.aggregate import read_queries
+        from canal.federation.aggregate import read_images
 
         init = self.folder / "init"
         ensemble = load_ensemble([self.home(name) / "teacher" for name in self.names], init)
-        queries = read_queries(order, checkpoint.describe(init))
+        queries = Queries.of(read_images(order, checkpoint.describe(init)))
         return ensemble, queries, ensemble.plan(queries, order.preset, **order.plan)
 
     def alone(self, trust: Trust, threads: int, *, queries: str = "queries") -> tuple[float, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 
@@ -29,7 +30,7 @@ class Deferred:
     """A function that is imported by its first call.
 
     Args:
-        home: `module:function`.
+        home: `module:function`, or `module:Class.method`.
     """
 
     home: str
@@ -42,5 +43,5 @@ class Deferred:
     def function(self) -> Callable[..., Any]:
         """The function itself."""
         module, _, name = self.home.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
+        found: Callable[..., Any] = attrgetter(name)(import_module(module))
         return found

@@ -10,7 +10,7 @@ from canal.attacks.simulation import simulate
 from canal.features.mechanism import FeatureMechanism
 from canal.features.plan import Plan
 from canal.features.store import Release
-from canal.federation import remote, remote_cohorts, teaching
+from canal.federation import remote, session
 from canal.federation.audit import simulate_across, usual
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan
@@ -98,19 +98,18 @@ def test_an_answer_that_counts_twice_across_sites(faults, monkeypatch):
         return real(trust, (*sites, sites[0]), given, *more)
 
     monkeypatch.setattr(remote, "add_up_answers", unfair)
-    monkeypatch.setattr(remote_cohorts, "add_up_answers", unfair)
     assert "simulation across sites" in faults(features(), simulate_across)
 
 
 @pytest.mark.slow
 def test_a_site_that_forgets_its_share(faults, monkeypatch):
-    real = teaching.contribution
+    real = session.contribution
 
     def forgetful(mechanism, step, site, published, own):
         kept = None if site.cohort == "south" else own
         return real(mechanism, step, site, published, kept)
 
-    monkeypatch.setattr(teaching, "contribution", forgetful)
+    monkeypatch.setattr(session, "contribution", forgetful)
     assert "simulation across sites" in faults(rounds(**SECURE), simulate_across)
 
 

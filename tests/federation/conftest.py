@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from canal.features import mechanism
-from canal.federation import questions, remote
+from canal.features import mechanism, site
 from canal.federation.identity import Identity
 from canal.federation.settings import Order
 from canal.federation.site import Site
@@ -108,5 +107,5 @@ def make_order(tmp_path, asked, checkpoints):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Three blocks for forty queries."""
-    for module in (remote, questions, mechanism):
+    for module in (mechanism, site):
         monkeypatch.setattr(module, "BLOCK", 16)

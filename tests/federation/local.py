@@ -4,8 +4,10 @@ from canal.data.load import load
 from canal.data.overlap import compare, digests
 from canal.features.release import mechanism_of as features_of
 from canal.features.store import Release
-from canal.federation.aggregate import make_adapter_plan, read_queries
+from canal.federation.aggregate import Parties, read_images
+from canal.federation.transport import InMemory
 from canal.gradients.adapter import Adapter
+from canal.gradients.job import make_plan
 from canal.gradients.patients import Patients
 from canal.gradients.release import mechanism_of as rounds_of
 from canal.gradients.shared import count_parameters, share
@@ -18,9 +20,10 @@ from canal.release.publish import publish
 def teach_alone(order, cohorts, folder):
     """The same order with the same seed; `cohorts` are the sites' folders of images, by name."""
     init = order.path(order.init)
-    asked = read_queries(order, checkpoint.describe(init)).arrays
+    asked = read_images(order, checkpoint.describe(init))
     adapter = Adapter.from_json(Adapter().to_json() | order.adapter)
-    plan = make_adapter_plan(order, count_parameters(init, adapter), adapter, len(cohorts))
+    parties = Parties(order, InMemory({}))
+    plan = make_plan(order, parties, count_parameters(init, adapter), adapter, len(cohorts))
     shared = share(init, asked, adapter, plan.allocation, directions=plan.directions)
     sites = [Patients(site, load(images, size=32, channels=1)) for site, images in cohorts.items()]
     elsewhere = compare(None, shared.start.asked, shared.start.trained_on)

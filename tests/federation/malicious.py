@@ -9,8 +9,13 @@ from canal.federation.aggregate import run
 from canal.federation.message import Message
 
 
+def topic(head):
+    """What a message is about: the step whose sum is asked for, or its kind."""
+    return head["step"] if head["kind"] == "sum" else head["kind"]
+
+
 class Malicious:
-    """A transport that changes the questions of one kind, and remembers all."""
+    """A transport that changes the messages about one topic, and remembers all."""
 
     def __init__(self, inner, kind="", change=lambda head, arrays: None):
         self.inner, self.kind, self.change = inner, kind, change
@@ -24,7 +29,7 @@ class Malicious:
         changed = {}
         for name, request in requests.items():
             message = Message.from_bytes(request)
-            if message.head["kind"] == self.kind:
+            if topic(message.head) == self.kind:
                 head, arrays = json.loads(json.dumps(message.head)), dict(message.arrays)
                 self.change(head, arrays)
                 request = Message(head, arrays).to_bytes()

@@ -10,11 +10,11 @@ from PIL import Image
 from scipy import stats
 
 from canal.errors import FederationError, InvalidValueError
-from canal.federation import lessons
 from canal.federation.aggregate import run
-from canal.federation.answers import Answers
 from canal.federation.history import history
 from canal.federation.message import Message
+from canal.federation.session import Session
+from canal.gradients import site as gradient_site
 from canal.gradients.store import AdapterRelease
 from canal.release.verification import verify
 from federation.local import teach_alone
@@ -116,7 +116,7 @@ def test_a_machine_that_mixes_patients_is_found_before_anybody_pays(make, order,
         shapes.append(len(images))
         raise InvalidValueError("the kernels of this machine mix; take a chunk of 1")
 
-    monkeypatch.setattr(lessons, "check_rows", mixes)
+    monkeypatch.setattr(gradient_site, "check_rows", mixes)
     with pytest.raises(FederationError, match="take a chunk of 1"):
         run(order(), hospitals.transport)
     assert set(shapes) == {5}
@@ -154,8 +154,8 @@ class Told:
 
     def ask(self, requests):
         answers = self.inner.ask(requests)
-        if Message.from_bytes(requests[self.site]).head["kind"] == "round":
-            self.words.append(Message.from_bytes(answers[self.site]).arrays["sum"])
+        if Message.from_bytes(requests[self.site]).head.get("step") == "rounds":
+            self.words.append(Message.from_bytes(answers[self.site]).arrays["rounds"][0])
         return answers
 
 
@@ -163,8 +163,8 @@ class Told:
 def test_every_round_has_a_mask_of_its_own(make, order, monkeypatch, fresh):
     """With one mask for all, sums are right, and two messages differ by what is under them."""
     if not fresh:
-        masked = Answers._masked
-        monkeypatch.setattr(Answers, "_masked", lambda self, made, _: masked(self, made, b""))
+        masked = Session._masked
+        monkeypatch.setattr(Session, "_masked", lambda self, made, _: masked(self, made, b""))
     told = Told(make(trust=["secure-sum"]).transport, SITES[0])
     run(order(trust="secure-sum"), told)
     differences = [one - other for one, other in combinations(told.words, 2)]
@@ -248,32 +248,32 @@ def less_noise(head, arrays):
 
 def crowd(head, arrays):
     """One accomplice under 500 entries: an honest site's share would be a five-hundredth."""
-    agreed = head["terms"]["agreement"]
+    agreed = head["contract"]["spec"]
     agreed["cohorts"] = [*["south"] * 500, *(name for name in SITES if name != "south")]
     agreed["plan"]["sites"] = len(agreed["cohorts"])
 
 
 def another_sum(head, arrays):
-    if head["number"] == 2:
-        arrays["latest"] = arrays["latest"] + np.int32(1)
+    if head["number"] == 2:  # of round 0, of which the site keeps another one
+        arrays["rounds"] = arrays["rounds"] + np.int32(1)
         head["number"] = 1
 
 
 @pytest.mark.parametrize(
     ("kind", "change", "match"),
     [
-        ("consider", less_noise, "derived other numbers"),
-        ("consider", crowd, "for 502 sites of different cohorts, but there are 3"),
-        ("agree", set_in("terms", "agreement", "plan", "epsilon", value=9.0), "derived other"),
-        ("agree", set_in("terms", "agreement", "plan", "allocation", value="none"), "hides nobody"),
-        ("consider", set_in("terms", "agreement", "plan", "parameters", value=7), "do not fit"),
-        ("consider", set_in("terms", "kind", value="features"), "cannot be understood"),
-        ("consider", set_in("terms", "agreement", "public", "bounds", value=[0.0]), "do not fit"),
-        ("consider", set_in("terms", "agreement", "noise", value="seed 3"), "seeded noise"),
-        ("round", set_in("number", value=ROUNDS), "no round 3"),
-        ("round", set_in("number", value=-1), "no round -1"),
-        ("round", another_sum, "another sum was published"),
-        ("join", set_in("initialisation", value="a" * 64), "did not come yet"),
+        ("prepare", less_noise, "derived other numbers"),
+        ("prepare", crowd, "for 502 sites of different cohorts, but there are 3"),
+        ("commit", set_in("contract", "spec", "plan", "epsilon", value=9.0), "derived other"),
+        ("commit", set_in("contract", "spec", "plan", "allocation", value="none"), "hides nobody"),
+        ("prepare", set_in("contract", "spec", "plan", "parameters", value=7), "does not fit"),
+        ("prepare", set_in("contract", "kind", value="features"), "cannot be understood"),
+        ("prepare", set_in("contract", "spec", "public", "bounds", value=[0.0]), "does not fit"),
+        ("prepare", set_in("contract", "spec", "noise", value="seed 3"), "seeded noise"),
+        ("rounds", set_in("number", value=ROUNDS), "no rounds 3"),
+        ("rounds", set_in("number", value=-1), "no rounds -1"),
+        ("rounds", another_sum, "answered before, to another request"),
+        ("handshake", set_in("initialisation", value="a" * 64), "did not come yet"),
     ],
 )
 def test_a_site_refuses(make, order, kind, change, match):
@@ -295,19 +295,25 @@ def test_one_network_a_round_whatever_it_is_told(make, order):
     site = hospitals.sites["north"]
     folder = next((hospitals.home("north") / "sessions").iterdir())
     size = Message.from_bytes((folder / "sum-000000").read_bytes()).arrays["sum"].size
-    other = {"latest": np.zeros(size, np.int32)}
+    other, beside = np.zeros(size, np.int32), "comes with what was published"
     for number, arrays, word in (
-        (1, other, "answered before|another sum"),
-        (2, {}, "comes with the sum"),
-        (2, {"latest": np.zeros(size - 1, np.int32)}, "integers"),
-        (2, {"latest": np.zeros(size)}, "integers"),
-        (0, other, "comes with the sum"),
+        (1, {"rounds": other}, "answered before, to another request"),
+        (2, {}, beside),
+        (2, {"latest": other}, beside),
+        (2, {"rounds": other, "more": other}, beside),
+        (2, {"rounds": other[1:]}, "another shape"),
+        (2, {"rounds": other.astype(float)}, "another shape"),
+        (0, {"rounds": other}, "answered before, to another request"),
+        (3, {"rounds": other}, "has no rounds 3"),
     ):
-        answer = ask(site, folder.name, "round", arrays, number=number)
+        answer = ask(site, folder.name, "sum", arrays, step="rounds", number=number)
         assert not answer.head["ok"]
-        assert any(each in answer.head["error"] for each in word.split("|")), answer.head
-    assert not ask(site, folder.name, "features", block=0).head["ok"]
-    assert "nobody pays for a count" in ask(site, folder.name, "count").head["error"]
+        assert word in answer.head["error"], answer.head
+    for step in ("features", "statistics", "count", "../../keys"):
+        answer = ask(site, folder.name, "sum", step=step, number=0)
+        assert f"this release has no {step} 0" in answer.head["error"]
+    answer = ask(site, folder.name, "announce", statistics={"patients": 40960}, numbers={})
+    assert "nobody counts it" in answer.head["error"]
 
 
 def test_a_budget_that_does_not_suffice(make, order):

@@ -15,8 +15,9 @@ import pytest
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is absent; pip install 'canal[federation]'")
 
 from canal.features.ensemble import load_ensemble
+from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.federation.aggregate import read_queries
+from canal.federation.aggregate import read_images
 from canal.federation.job import submit, wait
 from canal.federation.settings import Order
 from canal.learning import checkpoint
@@ -89,7 +90,7 @@ def alone(path, checkpoints, folder):
     """The same order, carried out in this process."""
     order = Order.read(path)
     ensemble = load_ensemble(checkpoints.teachers, checkpoints.init)
-    queries = read_queries(order, checkpoint.describe(checkpoints.init))
+    queries = Queries.of(read_images(order, checkpoint.describe(checkpoints.init)))
     told = order.colluding if order.trust == "secure-sum" else 0
     plan = ensemble.plan(queries, order.preset, trust=order.trust, colluding=told, **order.plan)
     return ask_alone(folder, ensemble, queries, plan, order.seed)

@@ -37,18 +37,16 @@ class TestPayment:
         assert unpaid(hospitals)
         hospitals.start()
         name = session(order)
-        for kind in ("queries", "publish", "statistics", "features"):
+        for kind, step in (("announce", ""), ("sum", "statistics"), ("sum", "features")):
+            head = {"kind": kind, "session": name, "step": step, "number": 0}
             with pytest.raises(FederationError, match="agree first"):
-                remote.ask(
-                    hospitals.transport,
-                    Message({"kind": kind, "session": name, "block": 0, "start": 0}),
-                )
+                remote.ask(hospitals.transport, Message(head))
 
     def test_an_agreement_without_a_charge_is_none(self, hospitals, make_order):
         """Whatever is in the journal: the ledger decides."""
         order = make_order()
         spy = Malicious(hospitals.transport)
-        stop = {"publish"}
+        stop = {"announce"}
 
         def ask(requests, real=spy.ask):
             if Message.from_bytes(next(iter(requests.values()))).head["kind"] in stop:
@@ -63,8 +61,9 @@ class TestPayment:
             hospitals.ledger(name).set_budget(name, "patient", epsilon=20.0, delta=1e-5)
         hospitals.start()
         name = session(order)
+        head = {"kind": "sum", "session": name, "step": "features", "number": 0}
         with pytest.raises(FederationError, match="never paid for"):
-            remote.ask(hospitals.transport, Message({"kind": "statistics", "session": name}))
+            remote.ask(hospitals.transport, Message(head))
 
     def test_a_charge_is_not_made_twice_after_a_crash(self, hospitals, make_order, monkeypatch):
         """Paid, and killed before the agreement is written."""
@@ -72,7 +71,7 @@ class TestPayment:
 
         order = make_order()
 
-        def killed(self, terms):
+        def killed(self, contract, items):
             raise OSError("killed")
 
         with monkeypatch.context() as patch:
@@ -143,7 +142,8 @@ class TestPayment:
         run(order, hospitals.transport)
         for name in hospitals.names:
             kept = {p.name for p in (hospitals.home(name) / "sessions" / session(order)).iterdir()}
-            assert kept == {"agreement.json", "finished", "lock", "member.json"}
+            left = {"agreement.json", "finished", "items.json", "lock", "member.json"}
+            assert kept == left
 
     def test_queries_without_labels_are_refused_before_anybody_pays(
         self, hospitals, make_order, asked, tmp_path
@@ -154,13 +154,13 @@ class TestPayment:
         assert unpaid(hospitals)
 
     def test_an_order_that_waits_longer_is_the_same(self, hospitals, make_order):
-        """Stopped while queries are sent, when everyone has paid."""
+        """Stopped when everyone has paid."""
 
         def stop(head, arrays):
             raise FederationError("stopped")
 
         with pytest.raises(FederationError, match="stopped"):
-            run(make_order(), Malicious(hospitals.transport, "queries", stop))
+            run(make_order(), Malicious(hospitals.transport, "announce", stop))
         assert run(make_order(wait=99.0), hospitals.transport).private
         assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
 
@@ -169,7 +169,7 @@ class TestPayment:
             raise FederationError("stopped")
 
         with pytest.raises(FederationError, match="stopped"):
-            run(make_order(), Malicious(hospitals.transport, "queries", stop))
+            run(make_order(), Malicious(hospitals.transport, "announce", stop))
         with pytest.raises(CanalError, match="holds an unfinished release with another plan"):
             run(make_order(plan={"epsilon": 3.0, "released": 12}), hospitals.transport)
         assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
@@ -187,7 +187,7 @@ class TestPayment:
         run(make_order(trust="trusted"), spy)
         for requests in spy.sent:
             message = Message.from_bytes(requests["north"])
-            if message.head["kind"] in ("publish", "features", "queries"):
+            if message.head["kind"] in ("announce", "sum", "upload"):
                 answer = Message.from_bytes(old["north"].answer(requests["north"]))
                 assert answer.head["ok"] is False
                 assert "finished here" in answer.head["error"]

@@ -23,15 +23,15 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 def test_noise_that_is_too_little_for_the_epsilon(hospitals, make_order, path, factor):
     """Each site derives the numbers itself."""
     less = set_in(*path, value=lambda sigma: sigma * factor)
-    refused(hospitals, make_order(**PAPER), "agree", less, "not what the plan's epsilon needs")
+    refused(hospitals, make_order(**PAPER), "commit", less, "not what the plan's epsilon needs")
     assert unpaid(hospitals)
 
 
 def test_a_mechanism_with_less_noise_than_the_plan_has(hospitals, make_order):
     def less(head, arrays):
-        head["mechanism"]["sigma"][0] *= 0.9
+        head["numbers"]["sigma"][0] *= 0.9
 
-    refused(hospitals, make_order(), "publish", less, "derived other noise")
+    refused(hospitals, make_order(), "announce", less, "derived other noise")
 
 
 def consistent(change):
@@ -45,7 +45,7 @@ def consistent(change):
         plan = lie.plan
         told = Statistics.from_json(head["statistics"])
         made = TeacherSum.of(plan.calibrate(told.weights(plan)), told)
-        head["mechanism"] = made.to_json()
+        head["numbers"] = made.to_json()
 
     return lie
 
@@ -66,22 +66,22 @@ def consistent(change):
 )
 def test_statistics_that_nobody_published(hospitals, make_order, change, preset, monkeypatch):
     """A negative cap would not clip; another sigma would be another estimate, or none."""
-    from canal.federation import aggregate
+    from canal.features import job
 
     lie = consistent(change)
-    real = aggregate.make_plan
+    real = job.make_plan
 
     def noted(*arguments):
         lie.plan = real(*arguments)
         return lie.plan
 
-    monkeypatch.setattr(aggregate, "make_plan", noted)
+    monkeypatch.setattr(job, "make_plan", noted)
     order = make_order(**PAPER) if preset == "paper" else make_order()
-    transport = Malicious(hospitals.transport, "publish", lie)
+    transport = Malicious(hospitals.transport, "announce", lie)
     with pytest.raises(FederationError, match="nobody published these statistics"):
         run(order, transport)
     assert not any(
-        Message.from_bytes(a).head.get("kind") == "features"
+        Message.from_bytes(a).head.get("step") == "features"
         for answers in transport.heard
         for a in answers.values()
     )
@@ -138,32 +138,43 @@ class TestOrder:
         known = {"session": "0" * 32}
         return remote.ask(hospitals.transport, Message(known | head))
 
-    @pytest.mark.parametrize("kind", ["statistics", "publish", "features", "queries"])
-    def test_nothing_before_an_agreement(self, hospitals, kind):
+    @pytest.mark.parametrize("kind", ["announce", "sum", "upload"])
+    @pytest.mark.parametrize("step", ["statistics", "features"])
+    def test_nothing_before_an_agreement(self, hospitals, kind, step):
         with pytest.raises(FederationError, match="agree first"):
-            self.ask(hospitals, kind=kind, block=0, start=0)
+            self.ask(hospitals, kind=kind, step=step, number=0)
 
     def test_no_features_before_statistics(self, hospitals, make_order):
         order = make_order()
 
         def skip(head, arrays):
-            head.update(kind="features", block=0)
+            head.update(kind="sum", step="features", number=0)
 
-        refused(hospitals, order, "publish", skip, "come after the statistics")
+        refused(hospitals, order, "announce", skip, "statistics come first")
 
-    def test_no_answer_before_all_queries_came(self, hospitals, make_order):
+    def test_no_agreement_before_all_queries_came(self, hospitals, make_order):
+        """An aggregator that skips a block, and says that it sent all; nobody pays for that."""
+
         def lose(head, arrays):
-            head.update(kind="train", initialisation="x")
+            if head["number"] == 1:
+                head["kind"] = "prepare"
+                arrays.clear()
 
-        with pytest.raises(FederationError):
-            run(make_order(**PAPER), Malicious(hospitals.transport, "queries", lose))
+        def commit(head, arrays):
+            head.update(kind="commit", stated={})
+
+        for change in (lose, commit):
+            spy = Malicious(hospitals.transport, "upload", change)
+            with pytest.raises(FederationError, match=r"queries from (16|0) on did not"):
+                run(make_order(**PAPER), spy)
+            assert unpaid(hospitals)
         name = session(make_order(**PAPER))
-        with pytest.raises(FederationError, match="did not come yet"):
-            self.ask(hospitals, kind="statistics", session=name)
+        with pytest.raises(FederationError, match="agree first"):
+            self.ask(hospitals, kind="sum", session=name, step="statistics", number=0)
 
     def test_a_block_that_is_not_there(self, hospitals, make_order):
-        far = set_in("block", value=99)
-        refused(hospitals, make_order(), "features", far, "no block 99")
+        far = set_in("number", value=99)
+        refused(hospitals, make_order(), "features", far, "this release has no features 99")
 
     def test_an_end_without_a_beginning(self, hospitals, make_order):
         made = run(make_order(), hospitals.transport)
@@ -191,11 +202,15 @@ class TestMessages:
             b"",
             b"x" * 100,
             pickle.dumps(print),
-            Message({"kind": "join"}).to_bytes(),
+            Message({"kind": "handshake"}).to_bytes(),
             Message({"kind": "open", "session": "0" * 32}).to_bytes(),
-            Message({"kind": "join", "session": "../../etc", "trust": "secure-sum"}).to_bytes(),
-            Message({"kind": "agree", "session": "0" * 32, "terms": {}}).to_bytes(),
-            Message({"kind": "agree", "session": "0" * 32, "terms": []}).to_bytes(),
+            Message(
+                {"kind": "handshake", "session": "../../etc", "trust": "secure-sum"}
+            ).to_bytes(),
+            Message({"kind": "commit", "session": "0" * 32, "contract": {}}).to_bytes(),
+            Message({"kind": "commit", "session": "0" * 32, "contract": []}).to_bytes(),
+            Message({"kind": "upload", "session": "0" * 32, "number": 0}).to_bytes(),
+            Message({"kind": "sum", "session": "0" * 32, "step": [], "number": {}}).to_bytes(),
             Message({"kind": "train", "initialisation": "../x"}).to_bytes(),
         ],
     )

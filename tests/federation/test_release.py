@@ -7,8 +7,9 @@ import pytest
 
 from canal.errors import FederationError
 from canal.features.ensemble import load_ensemble
+from canal.features.queries import Queries
 from canal.features.store import Release
-from canal.federation.aggregate import read_queries, run
+from canal.federation.aggregate import read_images, run
 from canal.learning import checkpoint
 from canal.privacy.ledger import Ledger
 from canal.release.verification import verify
@@ -30,7 +31,7 @@ def test_it_is_byte_for_byte_the_release_of_one_process(
     order = make_order(trust=trust, preset=preset, seed=5)
     made = run(order, hospitals.transport)
     ensemble = load_ensemble(checkpoints.teachers, checkpoints.init)
-    queries = read_queries(order, checkpoint.describe(checkpoints.init))
+    queries = Queries.of(read_images(order, checkpoint.describe(checkpoints.init)))
     colluding = order.colluding if trust == "secure-sum" else 0
     plan = ensemble.plan(queries, preset, trust=trust, colluding=colluding, **order.plan)
     alone = ask_alone(tmp_path / "alone", ensemble, queries, plan, 5)
@@ -67,7 +68,7 @@ def test_the_noise_of_shares_is_as_wide_as_is_stated(make_hospitals, make_order,
     made = run(make_order(), hospitals.transport)
     ensemble = load_ensemble(checkpoints.teachers, checkpoints.init)
     order = make_order()
-    queries = read_queries(order, checkpoint.describe(checkpoints.init))
+    queries = Queries.of(read_images(order, checkpoint.describe(checkpoints.init)))
     left = released_rows(made) - noiseless_rows(made, ensemble, queries.arrays)
     scores = left / spreads(made)
     low, high = stats.chi2.ppf([1e-9, 1 - 1e-9], scores.size)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from canal.federation.contract import member
 from canal.federation.identity import Identity
 from canal.federation.masks import Keys
-from canal.federation.terms import member
 from federation.malicious import refused, unpaid
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -18,15 +18,15 @@ class TestRosters:
         identity = identity or Identity.create(tmp_path / "forged", name)
 
         def change(head, arrays):
-            terms = head["terms"]
+            contract = head["contract"]
             public = Keys.generate().public
-            terms["roster"][name] = member(name, terms["session"], public, identity)
+            contract["roster"][name] = member(name, contract["session"], public, identity)
 
         return change
 
     def test_another_certificate_under_the_same_name(self, hospitals, make_order, tmp_path):
         refused(
-            hospitals, make_order(), "agree", self.forged(tmp_path), "'south' is unknown here, or"
+            hospitals, make_order(), "commit", self.forged(tmp_path), "'south' is unknown here, or"
         )
         assert unpaid(hospitals)
 
@@ -36,7 +36,7 @@ class TestRosters:
         real = hospitals.sites["south"].identity
         identity = Identity(real.certificate, forger.key)
         change = self.forged(tmp_path, identity=identity)
-        refused(hospitals, make_order(), "agree", change, "does not belong to its certificate")
+        refused(hospitals, make_order(), "commit", change, "does not belong to its certificate")
 
     def test_a_key_of_another_session(self, hospitals, make_order):
         """Signed by the right site, once, for something else."""
@@ -44,35 +44,37 @@ class TestRosters:
 
         def change(head, arrays):
             public = Keys.generate().public
-            head["terms"]["roster"]["south"] = member("south", "f" * 32, public, real)
+            head["contract"]["roster"]["south"] = member("south", "f" * 32, public, real)
 
-        refused(hospitals, make_order(), "agree", change, "does not belong to its certificate")
+        refused(hospitals, make_order(), "commit", change, "does not belong to its certificate")
 
     def test_a_site_that_nobody_knows(self, hospitals, make_order, tmp_path):
         stranger = Identity.create(tmp_path / "stranger", "stranger")
 
         def change(head, arrays):
-            terms = head["terms"]
+            contract = head["contract"]
             public = Keys.generate().public
-            terms["roster"]["stranger"] = member("stranger", terms["session"], public, stranger)
-            terms["agreement"]["cohorts"].append("stranger")
-            terms["agreement"]["plan"]["participants"]["teachers"] += 1
+            contract["roster"]["stranger"] = member(
+                "stranger", contract["session"], public, stranger
+            )
+            contract["spec"]["cohorts"].append("stranger")
+            contract["spec"]["plan"]["participants"]["teachers"] += 1
 
-        refused(hospitals, make_order(), "agree", change, "'stranger' is unknown here")
+        refused(hospitals, make_order(), "commit", change, "'stranger' is unknown here")
 
     def test_fewer_sites_than_the_plan_has(self, hospitals, make_order):
         def change(head, arrays):
-            del head["terms"]["roster"]["south"]
+            del head["contract"]["roster"]["south"]
 
-        refused(hospitals, make_order(), "agree", change, "not that of the cohorts")
+        refused(hospitals, make_order(), "commit", change, "not that of the cohorts")
 
     def test_a_site_whose_own_key_was_exchanged(self, hospitals, make_order):
         """By one that it signed itself, in the same session; it has another now."""
         real = hospitals.sites["north"].identity
 
         def change(head, arrays):
-            terms = head["terms"]
+            contract = head["contract"]
             public = Keys.generate().public
-            terms["roster"]["north"] = member("north", terms["session"], public, real)
+            contract["roster"]["north"] = member("north", contract["session"], public, real)
 
-        refused(hospitals, make_order(), "agree", change, "another key for 'north' than its own")
+        refused(hospitals, make_order(), "commit", change, "another key for 'north' than its own")

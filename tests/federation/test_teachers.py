@@ -7,10 +7,11 @@ import pytest
 from PIL import Image
 
 from canal.errors import FederationError
+from canal.features.plan import Plan
 from canal.federation import remote
-from canal.federation.aggregate import run
+from canal.federation.aggregate import Parties, run
 from canal.federation.message import Message
-from federation.malicious import Malicious, refused, set_in, unpaid
+from federation.malicious import Malicious, refused, unpaid
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -25,8 +26,9 @@ class TestTeachers:
         for research in (False, True):
             question = Message(
                 {
-                    "kind": "join",
+                    "kind": "handshake",
                     "session": str(int(research)) * 32,
+                    "release": "features",
                     "trust": "trusted",
                     "research": research,
                 }
@@ -36,8 +38,12 @@ class TestTeachers:
             assert Message.from_bytes(answer).head["claim"][0] == "north"
 
     def test_a_plan_for_other_features_than_the_teachers(self, hospitals, make_order):
-        grid = set_in("terms", "agreement", "plan", "grid", value=[1])
-        refused(hospitals, make_order(), "consider", grid, "the teacher here has others")
+        def other(head, arrays):
+            plan = head["contract"]["spec"]["plan"]
+            plan["grid"] = [1]
+            head["stated"] = Plan.from_json(plan).calibrate().to_json()
+
+        refused(hospitals, make_order(), "commit", other, "the teacher here has others")
         assert unpaid(hospitals)
 
     def test_images_of_another_shape_with_the_same_bytes(self, hospitals, make_order):
@@ -46,7 +52,8 @@ class TestTeachers:
             for name in ("images", "masks"):
                 arrays[name] = np.asarray(arrays[name]).reshape(count, 1, 16, 64)
 
-        refused(hospitals, make_order(), "queries", reshape, "this site's teacher takes")
+        refused(hospitals, make_order(), "upload", reshape, "this site's teacher takes")
+        assert unpaid(hospitals)
 
     def test_the_same_images_with_other_truths(self, hospitals, make_order, asked, tmp_path):
         """Features do not depend on truths: it would be a second view."""
@@ -86,11 +93,10 @@ class TestTeachers:
         hospitals.start()
         assert run(order, hospitals.transport).private
 
-    def test_an_initialisation_is_what_its_name_says(self, hospitals, checkpoints):
-        from canal.federation.aggregate import hand_out
+    def test_an_initialisation_is_what_its_name_says(self, hospitals, make_order, checkpoints):
         from canal.learning.checkpoint import describe
 
-        hand_out(checkpoints.init, hospitals.transport)
+        Parties(make_order(), hospitals.transport).send_initialisation(checkpoints.init)
         name = describe(checkpoints.init).initialisation
         kept = hospitals.home("north") / "init" / name / "weights.safetensors"
         before = kept.read_bytes()

@@ -16,19 +16,22 @@ from canal.attacks.feature_game import FeatureGame
 from canal.attacks.hostile import feature_teacher, worlds
 from canal.attacks.verdict import Outcome
 from canal.errors import FederationError
+from canal.features.job import RemoteTeachers
 from canal.features.mechanism import FEATURES, FeatureMechanism, TeacherSum
 from canal.features.plan import Plan
-from canal.features.release import Options, mechanism_of
+from canal.features.release import mechanism_of
 from canal.features.statistics import Statistics
+from canal.federation.contract import Contract
 from canal.federation.masks import add_up
 from canal.federation.message import Message
-from canal.federation.remote import RemoteSites
+from canal.federation.remote import RemoteFederation
 from canal.federation.site import Site
 from canal.federation.transport import InMemory
 from canal.privacy import Ledger, Participants
 from canal.privacy.randomness import Secret
 from canal.release.mechanism import Published, contribution
 from canal.release.publish import publish
+from federation.malicious import topic
 
 PAIRS = 800
 UNCHECKED = dict.fromkeys(("cohorts", "queries", "initialisation"), "not checked: all are invented")
@@ -78,8 +81,8 @@ class Transcript:
             (folder / name / "roster.json").write_text(json.dumps(prints))
         self.inner = InMemory({name: site.answer for name, site in sites.items()})
         shared = world.ensemble.teachers[1].tap
-        remote = RemoteSites(self, "a" * 32, "secure-sum", shared, world.queries, Options())
-        mechanism = mechanism_of(plan, remote, world.queries)
+        remote = RemoteFederation(self, "a" * 32, "features", "secure-sum")
+        mechanism = mechanism_of(plan, RemoteTeachers(remote, shared), world.queries)
         with pytest.raises(FederationError, match="stopped"):
             publish(folder / "release", mechanism, remote, overlap=UNCHECKED)
 
@@ -88,11 +91,11 @@ class Transcript:
         return self.inner.sites
 
     def ask(self, requests):
-        kind = Message.from_bytes(next(iter(requests.values()))).head["kind"]
-        if kind == "finish":
+        about = topic(Message.from_bytes(next(iter(requests.values()))).head)
+        if about == "finish":
             raise FederationError("stopped")
         answers = self.inner.ask(requests)
-        if kind == "features":
+        if about == "features":
             self.messages.append({n: Message.from_bytes(a) for n, a in answers.items()})
         return answers
 
@@ -109,10 +112,8 @@ class Transcript:
         told = json.loads((home / "statistics.json").read_text())
         statistics = Statistics.from_json(told)
         mechanism = TeacherSum.of(self.plan.calibrate(statistics.weights(self.plan)), statistics)
-        from canal.federation.terms import Terms
-
         traitor = next(t for t in self.world.ensemble.teachers if t.cohort == TRAITOR)
-        spec = Terms.from_json(agreed).features
+        spec = Contract.from_json(agreed).spec
         own = spec.noise_of_site(Secret.load(home / "secret"), traitor.claim)
         whole, published = FeatureMechanism(spec, self.world.queries), Published(told)
         sent = [
@@ -179,7 +180,7 @@ def uniform_p(words):
 
 def test_words_without_masks_are_not_uniform(play, monkeypatch):
     """The negative control of the test of uniformity."""
-    from canal.federation import answers as module
+    from canal.federation import session as module
 
     monkeypatch.setattr(module, "mask", lambda count, *rest: np.zeros(count, dtype=np.uint32))
     transcripts, _ = play()

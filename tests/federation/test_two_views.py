@@ -10,7 +10,7 @@ from canal.errors import FederationError
 from canal.federation import remote
 from canal.federation.aggregate import run
 from canal.federation.message import Message
-from federation.malicious import Malicious, refused, set_in
+from federation.malicious import Malicious, refused, set_in, topic
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -22,7 +22,7 @@ class TestTwoViews:
         def repaint(head, arrays):
             arrays["images"] = np.asarray(arrays["images"]) ^ 255
 
-        refused(hospitals, make_order(), "queries", repaint, "has other content than was agreed")
+        refused(hospitals, make_order(), "upload", repaint, "has other content than was agreed")
 
     def test_the_same_queries_in_another_session(self, hospitals, make_order):
         run(make_order("first"), hospitals.transport)
@@ -43,21 +43,25 @@ class TestTwoViews:
     def test_nothing_more_in_a_session_that_is_finished(self, hospitals, make_order):
         spy = Malicious(hospitals.transport)
         run(make_order(), spy)
-        for kind in ("publish", "features", "queries"):
+        for about in ("announce", "features"):
             with pytest.raises(FederationError, match="agree first"):
-                self._again(spy, kind, lambda head, arrays: None)
-        with pytest.raises(FederationError, match="is finished here"):
-            self._again(spy, "agree", lambda head, arrays: None)
+                self._again(spy, about, lambda head, arrays: None)
+        for about in ("prepare", "upload", "commit"):
+            with pytest.raises(FederationError, match="is finished here"):
+                self._again(spy, about, lambda head, arrays: None)
 
     @staticmethod
-    def _again(transport, kind, change):
+    def _again(transport, about, change):
+        found = False
         for requests in transport.sent:
             request = next(iter(requests.values()))
             message = Message.from_bytes(request)
-            if message.head["kind"] == kind:
+            if topic(message.head) == about:
+                found = True
                 head = json.loads(json.dumps(message.head))
                 change(head, {})
                 remote.ask(transport.inner, Message(head, message.arrays))
+        assert found, f"nothing was sent about {about}"
 
     @pytest.fixture
     def stopped(self, hospitals, make_order):
@@ -67,7 +71,7 @@ class TestTwoViews:
 
         def ask(requests):
             head = Message.from_bytes(next(iter(requests.values()))).head
-            if head["kind"] == "features" and head["block"] == 2:
+            if head.get("step") == "features" and head["number"] == 2:
                 raise FederationError("stopped")
             return real(requests)
 
@@ -79,16 +83,17 @@ class TestTwoViews:
     def test_other_caps_for_a_block_that_was_answered(self, hospitals, stopped):
         change = set_in("statistics", "caps", "values", 0, value=9.0)
         with pytest.raises(FederationError, match="other statistics were published"):
-            self._again(stopped, "publish", change)
+            self._again(stopped, "announce", change)
 
     def test_other_terms_while_it_is_under_way(self, hospitals, stopped):
         for change in (
-            set_in("terms", "key", value="another"),
-            set_in("terms", "block", value=32),
-            set_in("terms", "agreement", "plan", "epsilon", value=7.0),
+            set_in("contract", "key", value="another"),
+            set_in("contract", "spec", "queries", "case-000", value="0" * 64),
+            set_in("contract", "spec", "plan", "epsilon", value=7.0),
         ):
-            with pytest.raises(FederationError, match="other terms were agreed to"):
-                self._again(stopped, "agree", change)
+            for about in ("prepare", "upload", "commit"):
+                with pytest.raises(FederationError, match="another contract was agreed to"):
+                    self._again(stopped, about, change)
 
     def test_another_request_under_the_same_number(self, hospitals, stopped):
         """Whatever a message says beside its number: it is answered once."""
@@ -102,7 +107,7 @@ class TestTwoViews:
             (site, request, answers[site])
             for requests, answers in zip(stopped.sent, stopped.heard, strict=True)
             for site, request in requests.items()
-            if Message.from_bytes(request).head["kind"] in ("statistics", "features")
+            if Message.from_bytes(request).head["kind"] == "sum"
         ]
         assert len(pairs) == 6
         for site, request, answer in reversed(pairs):
@@ -113,8 +118,8 @@ class TestTwoViews:
         hospitals = make_hospitals(again=True)
         first = run(make_order("first"), hospitals.transport)
         key = first.manifest.ledger["key"]
-        change = set_in("terms", "key", value=key)
-        refused(hospitals, make_order("second"), "agree", change, "this key was charged before")
+        change = set_in("contract", "key", value=key)
+        refused(hospitals, make_order("second"), "commit", change, "this key was charged before")
         assert all(len(hospitals.charges(name)) == 1 for name in hospitals.names)
 
     def test_a_journal_that_was_set_back_does_not_answer_again(self, hospitals, make_order):
@@ -128,11 +133,11 @@ class TestTwoViews:
 
         def ask(requests):
             head = Message.from_bytes(next(iter(requests.values()))).head
-            if head["kind"] == "publish" and not backups:
+            if head["kind"] == "announce" and not backups:
                 for name, home in homes.items():
                     backups[name] = home.with_name(f"{name}-backup")
                     shutil.copytree(home, backups[name], symlinks=True)
-            if head["kind"] == "features" and head["block"] == 2:
+            if head.get("step") == "features" and head["number"] == 2:
                 raise FederationError("stopped")
             return real(requests)
 
@@ -146,7 +151,7 @@ class TestTwoViews:
         spy.inner = hospitals.transport
         # The journal itself has forgotten; whoever asks otherwise would be answered otherwise.
         assert not list(homes["north"].glob("sessions/*/answer-*"))
-        self._again(spy, "publish", lambda head, arrays: None)
+        self._again(spy, "announce", lambda head, arrays: None)
         with pytest.raises(FederationError, match="journal was set back"):
             self._again(spy, "features", lambda head, arrays: None)
         with pytest.raises(FederationError, match="journal was set back"):
@@ -179,7 +184,10 @@ class TestTwoViews:
         for name in hospitals.names:
             shutil.rmtree(hospitals.home(name) / "sessions")
         hospitals.start()
-        join, agree, *_ = (next(iter(requests.values())) for requests in stopped.sent)
-        remote.ask(hospitals.transport, Message.from_bytes(join))
-        with pytest.raises(FederationError, match="another key for 'north' than its own"):
-            remote.ask(hospitals.transport, Message.from_bytes(agree))
+        for about in ("prepare", "upload", "commit"):
+            with pytest.raises(FederationError, match="never begun here"):
+                self._again(stopped, about, lambda head, arrays: None)
+        self._again(stopped, "handshake", lambda head, arrays: None)
+        for about in ("prepare", "upload", "commit"):
+            with pytest.raises(FederationError, match="another key for 'north' than its own"):
+                self._again(stopped, about, lambda head, arrays: None)

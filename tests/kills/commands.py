@@ -18,7 +18,9 @@ import numpy as np
 from PIL import Image
 
 from canal.errors import CanalError, FederationError
-from canal.federation import aggregate, remote
+from canal.features import mechanism
+from canal.features import site as at_site
+from canal.federation import aggregate
 from canal.federation.identity import Identity
 from canal.federation.settings import Order, to_toml
 from canal.federation.site import Site
@@ -158,7 +160,7 @@ class Command:
         return lambda: canal(*given)
 
     def _carry_out(self, place: Place, out: Path, pids: list[int]) -> None:
-        remote.BLOCK = BLOCK
+        mechanism.BLOCK = at_site.BLOCK = BLOCK
         world = place.world
         asked = world.queries if self.order["release"] == "features" else world.few
         known = {"queries": str(asked), "init": str(world.init), "out": str(out)}
@@ -212,6 +214,7 @@ class Lines:
 
 def serve(home: Path, socket: Path) -> None:
     """A site's process: answers until it is killed."""
+    mechanism.BLOCK = at_site.BLOCK = BLOCK
     site = Site.open(home)
     socket.unlink(missing_ok=True)
     with Listener(str(socket), "AF_UNIX") as listener:

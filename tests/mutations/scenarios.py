@@ -148,10 +148,10 @@ def across(
     """The same of three hospitals that share nothing but messages, each with its own ledger."""
     from PIL import Image
 
+    from canal.features import mechanism, site
     from canal.features.ensemble import load_ensemble
     from canal.features.queries import Queries
-    from canal.federation import remote
-    from canal.federation.aggregate import read_queries, run
+    from canal.federation.aggregate import read_images, run
     from canal.federation.settings import Order
     from canal.learning import checkpoint
     from federation.conftest import Hospitals
@@ -165,7 +165,7 @@ def across(
     size = SIZE if release == "features" else SMALL
     made, asked = networks(folder / "networks", size), drawn(QUERIES, size, seed=7)
     kept(asked, folder / "asked")
-    remote.BLOCK = 16
+    mechanism.BLOCK = site.BLOCK = 16
     hospitals = Hospitals(
         folder / "hospitals", made, epsilon=1e4, trust=[trust], images="images", chunk=4
     )
@@ -191,7 +191,7 @@ def across(
         **(fitting | choices),
     )
     published = run(order, hospitals.transport)
-    arrays = read_queries(order, checkpoint.describe(made.init)).arrays
+    arrays = read_images(order, checkpoint.describe(made.init))
     looks: list[Look] = [
         ("verify", partial(verified, published.path, hospitals.ledger(name), made.init, arrays))
         for name in SITES

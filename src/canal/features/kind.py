@@ -13,4 +13,9 @@ KIND = ReleaseKind(
     recompute=Deferred("canal.features.recompute:recompute"),
     not_recomputed=Deferred("canal.features.recompute:not_recomputed"),
     card=Deferred("canal.features.card:card"),
+    spec_from_json=Deferred("canal.features.mechanism:FeatureSpec.from_json"),
+    introduce=Deferred("canal.features.site:introduce"),
+    claim=Deferred("canal.features.site:claim"),
+    at_site=Deferred("canal.features.site:FeatureSite"),
+    job=Deferred("canal.features.job:prepare"),
 )

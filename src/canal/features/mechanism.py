@@ -25,7 +25,7 @@ from canal.data import overlap
 from canal.errors import LedgerError, ReleaseError
 from canal.features.calibration import CalibratedPlan, feature_lattice
 from canal.features.clipping import Clipped, clip
-from canal.features.plan import Plan
+from canal.features.plan import Plan, check_plan
 from canal.features.queries import BATCH
 from canal.features.statistics import NAMES, Name, Statistics, Sum, refuse_broken, sum_up
 from canal.privacy.lattice import TAIL_SIGMAS, Lattice, fitting_shift
@@ -161,12 +161,25 @@ class FeatureSpec(ReleaseSpec):
         noise: `secret`, or the seed of a research run.
     """
 
+    kind: ClassVar[str] = FEATURES
     plan: Plan
     cohorts: tuple[str, ...]
     initialisation: str
     layer: str
     queries: tuple[tuple[str, str], ...]
     noise: str
+
+    def check(self) -> None:
+        """Refuse a plan that a site answers to nobody."""
+        check_plan(self.plan, self.cohorts)
+        if self.plan.unit == "image":
+            raise ReleaseError(
+                "sites answer for their patients; take a plan of the unit patient, or the paper's"
+            )
+        if len(self.queries) != self.plan.participants.queries:
+            raise ReleaseError(
+                f"{len(self.queries)} queries are named, {self.plan.participants.queries} paid for"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -272,6 +285,35 @@ class FeatureMechanism(Mechanism):
         """Every number that the plan fixes."""
         return self.calibrated.to_json()
 
+    @property
+    def inputs(self) -> Sequence[Mapping[str, NDArray[Any]]]:
+        """The queries."""
+        from canal.features.site import inputs
+
+        return inputs(self.queries)
+
+    @property
+    def announces(self) -> bool:
+        """Features come after caps and importance, wherever those come from."""
+        return True
+
+    def check_statistics(self, statistics: Any) -> None:
+        """Refuse caps and importance that the plan could not have published."""
+        try:
+            found = Statistics.from_json(statistics)
+            found.check(self.calibrated)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ReleaseError(f"these are no statistics: {error!r}") from error
+        if found.to_json() != statistics:
+            raise ReleaseError("there is more beside caps and importance")
+
+    def shapes(self, step: Step, published: Published) -> dict[str, tuple[int, ...]]:
+        """Vectors over channels; or the published channels of every query."""
+        if step.name == STATISTICS:
+            return dict.fromkeys(self.private_statistics, (1, self.plan.channels))
+        channels = len(self.teacher_sum(published).channels)
+        return {FEATURES: (step.stop - step.start, channels, *self.plan.grid)}
+
     def preliminaries(self) -> tuple[Step, ...]:
         """One pass over all queries, if a statistic is read from the teachers."""
         return (Step(STATISTICS),) if self.private_statistics else ()
@@ -333,9 +375,10 @@ class FeatureMechanism(Mechanism):
             for row in range(step.start, step.stop)
         ]
 
-    def skip(self, step: Step) -> None:
+    def passed(self, step: Step) -> None:
         """Count its queries as passed through all networks."""
-        self.progress((step.stop - step.start) * len(self.spec.cohorts))
+        count = len(self.queries.ids) if step.name == STATISTICS else step.stop - step.start
+        self.progress(count * len(self.spec.cohorts))
 
     def contribute(self, step: Step, site: Teacher, published: Published) -> Sums:
         """What one teacher adds: its part of the statistics, or its features of some queries."""

@@ -3,17 +3,17 @@
 ================  ==============================================================================
 `settings`        what a site is and allows, what an aggregator orders: a TOML file each
 `identity`        a certificate that the others know beforehand
-`kit`             what each party gets to join, made safe
+`kit`             what each party gets to take part, made safe
 `provision`       making kits for everyone
 `message`         values and arrays as bytes that prove themselves whole
 `transport`       carries messages, and promises nothing else
-`terms`           what all agree on before a release, roster included
+`contract`        what all agree on before a release, roster included
 `masks`           streams that cancel in the sum of all, and in nothing less
 `journal`         what a site agreed to and said, word for word
-`questions`       what a site is asked: the plan as it derives it, images as they came
+`introduction`    the handshake: a site's entry of the roster, what all have in common
+`session`         a site's responses within one session, whatever the mechanism
 `payment`         the site's own ledger, charged first
-`cohort`          training at a site
-`contribution`    what a site adds to the sums
+`cohort`          what a site has; training
 `site`            answers an aggregator that it does not trust
 `history`         what a site took part in
 `remote`          all sites, as an aggregator sees them

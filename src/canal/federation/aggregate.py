@@ -1,4 +1,4 @@
-"""A release across sites: hand out the initialisation, have teachers trained, make it, publish it.
+"""A release across sites: carry out an order, with all that goes before a release.
 
 Stopped anywhere, the same order goes on: what the sites said they say again, word for word, and
 nobody pays twice.
@@ -11,37 +11,29 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from canal.data.overlap import compare, contents, digests
 from canal.errors import FederationError
-from canal.features.plan import Plan
-from canal.features.release import Options
 from canal.federation.message import Message
-from canal.federation.remote import RemoteSites, ask
-from canal.federation.remote_cohorts import RemoteCohorts
+from canal.federation.remote import RemoteFederation, ask
 from canal.federation.settings import Order
 from canal.files import fsync_folder, replace_file
-from canal.gradients.adapter import Adapter
-from canal.gradients.advice import Advice
-from canal.gradients.plan import ADAPTERS, AdapterPlan
-from canal.gradients.update import UpdateSettings
 from canal.learning import checkpoint
 from canal.learning.checkpoint import DESCRIPTION, WEIGHTS
-from canal.privacy.units import Participants
-from canal.release.mechanism import Step, digest
+from canal.release.mechanism import digest
 from canal.release.publish import publish
+from canal.release.registry import kind_of
+from canal.release.store import open_release
 from canal.release.workspace import Workspace
 
 if TYPE_CHECKING:
-    from canal.features.queries import Queries
-    from canal.features.store import Release
+    from canal.data.arrays import Arrays
     from canal.federation.transport import Transport
-    from canal.gradients.store import AdapterRelease
+    from canal.release.store import Folder
 
 PROGRESS = "progress.json"
 _log = logging.getLogger(__name__)
@@ -51,7 +43,7 @@ def run(
     order: Path | Order,
     transport: Transport,
     progress: Callable[[int], None] = lambda count: None,
-) -> Release | AdapterRelease:
+) -> Folder:
     """Carry out an order.
 
     Args:
@@ -60,214 +52,122 @@ def run(
         progress: called with the number of images that passed through a network, or of rounds.
     """
     order = Order.read(order) if isinstance(order, Path) else order
-    carry_out = teach if order.release == ADAPTERS else ask_about
-    return carry_out(order, transport, progress)
+    job = kind_of(order.release).job(order, Parties(order, transport), progress)
+    out = order.path(order.out)
+    publish(
+        *(out, job.mechanism, job.federation),
+        about=order.about,
+        overlap=order.recorded(job.overlap),
+        report=job.report,
+    )
+    made: Folder = open_release(out)
+    return made
 
 
-def teach(
-    order: Order, transport: Transport, progress: Callable[[int], None] = lambda count: None
-) -> AdapterRelease:
-    """Carry out an order for adapters.
+@dataclass(frozen=True)
+class Parties:
+    """The sites that an order is for, and what goes before a release.
 
     Args:
         order: what is asked for.
         transport: to the sites.
-        progress: called with 1 after every round.
     """
-    from canal.gradients.release import mechanism_of, progress_of
-    from canal.gradients.shared import count_parameters, share
-    from canal.gradients.store import AdapterRelease
 
-    init = order.path(order.init)
-    start = checkpoint.describe(init)
-    hand_out(init, transport)
-    adapter = Adapter.from_json(Adapter().to_json() | order.adapter)
-    seed = None if order.seed < 0 else order.seed
-    cohorts = RemoteCohorts(
-        *(transport, session(order), order.trust, start.initialisation),
-        views=order.views,
-        research=seed is not None,
-    )
-    plan = make_adapter_plan(order, count_parameters(init, adapter), adapter, len(cohorts.cohorts))
-    shared = share(
-        *(init, read_queries(order, start).arrays, adapter, plan.allocation),
-        directions=plan.directions,
-        update=UpdateSettings(**order.update),
-        quantile=order.quantile,
-        views=order.views,
-        chunk=order.chunk,
-    )
-    told = _told(order, plan.rounds, progress)
+    order: Order
+    transport: Transport
 
-    out = order.path(order.out)
-    mechanism = mechanism_of(out, shared, plan, cohorts.cohorts, seed=seed)
+    @property
+    def seed(self) -> int | None:
+        """The seed of a research run."""
+        return None if self.order.seed < 0 else self.order.seed
 
-    def report(step: Step) -> None:
-        here = progress_of(mechanism, step)
-        spent = "" if here.epsilon is None else f", epsilon {here.epsilon:.3g} spent"
-        _log.info("round %d of %d%s", here.number, here.rounds, spent)
-        told(1)
+    def join(self, wanted: Mapping[str, Any] | None = None) -> RemoteFederation:
+        """Have all sites introduce themselves.
 
-    publish(
-        *(out, mechanism, cohorts),
-        about=order.about,
-        overlap=order.recorded(compare(None, shared.start.asked, shared.start.trained_on)),
-        report=report,
-    )
-    return AdapterRelease.open(out)
+        Args:
+            wanted: what they must know for that.
+        """
+        order = self.order
+        return RemoteFederation(
+            *(self.transport, session(order), order.release, order.trust, wanted),
+            research=self.seed is not None,
+        )
 
+    def send_initialisation(self, init: Path) -> None:
+        """Send every site the initialisation; it is public."""
+        weights = np.frombuffer((init / WEIGHTS).read_bytes(), dtype=np.uint8)
+        head = {
+            "kind": "initialise",
+            "initialisation": checkpoint.describe(init).initialisation,
+            "description": (init / DESCRIPTION).read_text(),
+        }
+        ask(self.transport, Message(head, {"weights": weights}))
 
-def make_adapter_plan(order: Order, parameters: int, adapter: Adapter, sites: int) -> AdapterPlan:
-    """The plan that an order for adapters asks for; as many directions as suit the noise."""
-    fitting: dict[str, Any] = {
-        "parameters": parameters,
-        "blocks": 1,
-        "sites": sites,
-        "adapter": adapter,
-        "trust": order.trust,
-        "colluding": order.colluding if order.trust == "secure-sum" else 0,
-    }
-    _refuse_fixed(fitting, order)
-    for needed in ("epsilon", "patients"):
-        if needed not in order.plan:
+    def train_teachers(self, initialisation: str) -> None:
+        """Have every site train its teacher, where it has none yet."""
+        question = Message({"kind": "train", "initialisation": initialisation})
+        while True:
+            answers = ask(self.transport, question)
+            states = {name: answer.head["state"] for name, answer in answers.items()}
+            failed = sorted(name for name, state in states.items() if state == "failed")
+            if failed:
+                raise FederationError(f"training failed at {', '.join(failed)}; its log says why")
+            if set(states.values()) == {"ready"}:
+                return
+            _log.info("training: %s", states)
+            time.sleep(self.order.wait)
+
+    def images(self, start: checkpoint.Checkpoint) -> Arrays:
+        """The recipient's images, as large as a network wants them."""
+        return read_images(self.order, start)
+
+    def choices(self, **fitting: Any) -> dict[str, Any]:
+        """Arguments of a plan: what sites and networks say, and what the order chooses.
+
+        Args:
+            fitting: what is not for the order to choose.
+        """
+        order = self.order
+        fitting |= {
+            "trust": order.trust,
+            "colluding": order.colluding if order.trust == "secure-sum" else 0,
+        }
+        fixed = sorted(fitting.keys() & order.plan.keys())
+        if fixed:
             raise FederationError(
-                f"[plan] lacks {needed}; how many patients there are is stated in public, or "
-                "counted (count, a share of the budget) up to a number that is"
+                f"[plan] cannot set {', '.join(fixed)}: sites, queries and networks say what it is"
             )
-    plan = AdapterPlan(**fitting, **order.plan)
-    if "directions" in order.plan:
-        return plan
-    return replace(plan, directions=Advice().directions(plan))
+        return fitting | order.plan
+
+    def counted(self, total: int, progress: Callable[[int], None]) -> Callable[[int], None]:
+        """Reports progress, and saves it in the private folder at most twice a second."""
+        path = Workspace(self.order.path(self.order.out)).private / PROGRESS
+        done, saved = 0, 0.0
+
+        def count(more: int) -> None:
+            nonlocal done, saved
+            done += more
+            progress(more)
+            if time.monotonic() > saved + 0.5:
+                replace_file(path, json.dumps({"done": done, "of": total}).encode())
+                saved = time.monotonic()
+
+        return count
 
 
-def ask_about(
-    order: Order, transport: Transport, progress: Callable[[int], None] = lambda count: None
-) -> Release:
-    """Carry out an order for features of queries.
-
-    Args:
-        order: what is asked for.
-        transport: to the sites.
-        progress: called with the number of images that passed through a network.
-    """
-    from canal.features.release import mechanism_of, passes
-    from canal.features.store import Release
-    from canal.learning.networks import Tap
-    from canal.learning.teacher import trained_on
-
-    init = order.path(order.init)
-    network, start = checkpoint.load(init)
-    shared = Tap(network, start.tap)
-    if order.train:
-        hand_out(init, transport)
-        wait_for_teachers(start.initialisation, transport, order.wait)
-    queries = read_queries(order, start)
-    options = Options(progress=progress)
-    seed = None if order.seed < 0 else order.seed
-    sites = RemoteSites(
-        *(transport, session(order), order.trust, shared, queries, options),
-        research=seed is not None,
-    )
-    if sites.initialisation != start.initialisation:
-        raise FederationError("the sites' teachers started from another initialisation than ours")
-    plan = make_plan(order, sites, queries)
-    options = sites.options = replace(options, progress=_told(order, passes(plan), progress))
-    _log.info("%d sites, %d queries, %s", len(sites.cohorts), len(queries.ids), order.trust)
-    out = order.path(order.out)
-    publish(
-        *(out, mechanism_of(plan, sites, queries, seed=seed, options=options), sites),
-        about=order.about,
-        overlap=order.recorded(
-            compare(None, frozenset(digests(queries.arrays)), contents(trained_on(init)))
-        ),
-    )
-    return Release.open(out)
-
-
-def hand_out(init: Path, transport: Transport) -> None:
-    """Send every site the initialisation; it is public."""
-    weights = np.frombuffer((init / WEIGHTS).read_bytes(), dtype=np.uint8)
-    head = {
-        "kind": "initialise",
-        "initialisation": checkpoint.describe(init).initialisation,
-        "description": (init / DESCRIPTION).read_text(),
-    }
-    ask(transport, Message(head, {"weights": weights}))
-
-
-def wait_for_teachers(initialisation: str, transport: Transport, pause: float) -> None:
-    """Have every site train its teacher, where it has none yet."""
-    question = Message({"kind": "train", "initialisation": initialisation})
-    while True:
-        states = {name: answer.head["state"] for name, answer in ask(transport, question).items()}
-        failed = sorted(name for name, state in states.items() if state == "failed")
-        if failed:
-            raise FederationError(f"training failed at {', '.join(failed)}; its log says why")
-        if set(states.values()) == {"ready"}:
-            return
-        _log.info("training: %s", states)
-        time.sleep(pause)
-
-
-def read_queries(order: Order, start: checkpoint.Checkpoint) -> Queries:
-    """The recipient's images, as large as the network wants them."""
+def read_images(order: Order, start: checkpoint.Checkpoint) -> Arrays:
+    """The recipient's images, as large as a network wants them."""
     from canal.data.load import load
-    from canal.features.queries import Queries
 
-    return Queries.of(
-        load(
-            order.path(order.queries),
-            size=start.size[0],
-            split=order.path(order.split) if order.split else None,
-            part=order.part,
-            channels=int(start.architecture["in_channels"]),
-            unlabelled=True,
-            accept=order.accept,
-        )
+    return load(
+        order.path(order.queries),
+        size=start.size[0],
+        split=order.path(order.split) if order.split else None,
+        part=order.part,
+        channels=int(start.architecture["in_channels"]),
+        unlabelled=True,
+        accept=order.accept,
     )
-
-
-def make_plan(order: Order, sites: RemoteSites, queries: Queries) -> Plan:
-    """The plan that an order asks for."""
-    images = queries.arrays.images
-    channels, grid = sites.shape(images.shape[1], images.shape[2:])
-    people = Participants(len(sites.cohorts), len(queries.ids), len(queries.ids))
-    fitting = {
-        "participants": people,
-        "channels": channels,
-        "grid": grid,
-        "trained_initialisation": sites.trained_initialisation,
-        "trust": order.trust,
-        "colluding": order.colluding if order.trust == "secure-sum" else 0,
-    }
-    _refuse_fixed(fitting, order)
-    plan = Plan.preset(order.preset, **fitting, **order.plan)
-    most = queries.most_of_one_person(plan.unit, order.images_per_person or None)
-    return replace(plan, participants=replace(people, images_per_person=most))
-
-
-def _refuse_fixed(fitting: Mapping[str, Any], order: Order) -> None:
-    fixed = sorted(fitting.keys() & order.plan.keys())
-    if fixed:
-        raise FederationError(
-            f"[plan] cannot set {', '.join(fixed)}: sites, queries and networks say what it is"
-        )
-
-
-def _told(order: Order, total: int, progress: Callable[[int], None]) -> Callable[[int], None]:
-    """Counts as told, and leaves a note of it in the private folder, twice a second at most."""
-    path = Workspace(order.path(order.out)).private / PROGRESS
-    done, told = 0, 0.0
-
-    def count(more: int) -> None:
-        nonlocal done, told
-        done += more
-        progress(more)
-        if time.monotonic() > told + 0.5:
-            replace_file(path, json.dumps({"done": done, "of": total}).encode())
-            told = time.monotonic()
-
-    return count
 
 
 def how_far(out: Path) -> tuple[int, int]:

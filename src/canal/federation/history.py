@@ -21,7 +21,9 @@ def history(folder: Path) -> dict[str, Any]:
         if agreed is None:
             continue
         adapters = agreed["kind"] == ADAPTERS
-        plan = agreed["agreement"]["plan"]
+        # An earlier version wrote `agreement`; what a site took part in stays to be seen.
+        spec = agreed["spec"] if "spec" in agreed else agreed["agreement"]
+        plan = spec["plan"]
         told.append(
             {
                 "kind": agreed["kind"],
@@ -29,8 +31,8 @@ def history(folder: Path) -> dict[str, Any]:
                 "state": "under way" if journal.finished is None else "finished",
                 "manifest": journal.finished,
                 # How often a site is asked: about every query, or once a round.
-                "times": plan["rounds"] if adapters else len(agreed["agreement"]["queries"]),
-                "sites": agreed["agreement"]["cohorts"],
+                "times": plan["rounds"] if adapters else len(spec["queries"]),
+                "sites": spec["cohorts"],
                 "trust": plan["trust"],
                 "colluding": plan["colluding"],
                 "epsilon": plan["epsilon"],

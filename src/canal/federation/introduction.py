@@ -1,4 +1,4 @@
-"""How a site introduces itself in a session: what all must have in common, and a signed key."""
+"""The handshake: how a site introduces itself in a session, with what all must have in common."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from canal.errors import RefusalError
-from canal.features.store import FEATURES
-from canal.federation.terms import member
-from canal.gradients.plan import ADAPTERS
+from canal.errors import RefusalError, ReleaseError
+from canal.federation.contract import member
 from canal.release.mechanism import digest
+from canal.release.registry import ReleaseKind, kind_of
 
 if TYPE_CHECKING:
     from canal.federation.cohort import Cohort
@@ -19,17 +18,28 @@ if TYPE_CHECKING:
     from canal.federation.settings import SiteSettings
 
 
-def kind_of(head: Mapping[str, Any]) -> str:
+def asked_kind(head: Mapping[str, Any]) -> ReleaseKind:
     """What kind of release a session is begun for."""
-    kind = str(head.get("release", FEATURES))
-    if kind not in (FEATURES, ADAPTERS):
-        raise RefusalError(f"a release of {kind!r} is unknown here")
-    return kind
+    try:
+        return kind_of(head.get("release"))
+    except ReleaseError as error:
+        raise RefusalError(str(error)) from error
+
+
+def asked_as(head: Mapping[str, Any]) -> list[Any]:
+    """For what a session is to be begun; a handshake that is repeated says the same."""
+    kind = asked_kind(head)
+    return [kind.name, head["trust"], bool(head.get("research"))]
+
+
+def begun_as(member: Mapping[str, Any]) -> list[Any]:
+    """For what a session was begun."""
+    return [member[name] for name in ("release", "trust", "research")]
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """Of one site.
+    """A site's entry of the roster, and the facts that all sites must have in common.
 
     Args:
         settings: what it is and allows.
@@ -41,8 +51,13 @@ class Introduction:
     identity: Identity
     cohort: Cohort
 
-    def is_due(self, journal: Journal) -> bool:
-        """Once: some signatures are random, and terms hold them. But a site may change before."""
+    def is_due(self, head: Mapping[str, Any], journal: Journal) -> bool:
+        """Once: some signatures are random, and contracts hold them. But a site may change before.
+
+        Args:
+            head: of the message.
+            journal: of the session.
+        """
         known = journal.member
         if known is None:
             return True
@@ -50,16 +65,16 @@ class Introduction:
             return False
         if known["certificate"] != self.identity.certificate.decode():
             return True
-        here = known["initialisation"]
-        if known["release"] == FEATURES:
-            here = self.cohort.ensemble.initialisation
-        return bool(known["initialisation"] != here)
+        if begun_as(known) != asked_as(head):
+            return False  # refused: this session was begun otherwise
+        here = asked_kind(head).introduce(self.cohort, head)
+        return any(known[name] != fact for name, fact in here.items())
 
     def made(self, head: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
         """What the site shows of itself.
 
         Args:
-            head: of the question.
+            head: of the message.
             journal: of the session.
         """
         if head["trust"] not in self.settings.trust:
@@ -67,39 +82,21 @@ class Introduction:
                 f"this site takes part in {' or '.join(self.settings.trust)}, not in "
                 f"{head['trust']!r}"
             )
-        kind, name = kind_of(head), self.settings.name
+        kind, name = asked_kind(head), self.settings.name
         shown = {
-            "release": kind,
+            "release": kind.name,
             "trust": head["trust"],
             "research": bool(head.get("research")),
-            **(self._network(head) if kind == ADAPTERS else self._teacher()),
+            **kind.introduce(self.cohort, head),
             **member(name, str(head["session"]), journal.keys().public, self.identity),
         }
         if head["trust"] == "trusted":
             shown["claim"] = self._claim(head, journal)
         return shown
 
-    def _teacher(self) -> dict[str, Any]:
-        ensemble = self.cohort.ensemble
-        return {
-            "initialisation": ensemble.initialisation,
-            "trained_initialisation": ensemble.trained_initialisation,
-            "layer": self.cohort.teacher.tap.layer,
-        }
-
-    def _network(self, head: Mapping[str, Any]) -> dict[str, Any]:
-        """Of rounds: the initialisation that came."""
-        name = str(head["initialisation"])
-        self.cohort.initialisation(name)
-        return {"initialisation": name}
-
     def _claim(self, head: Mapping[str, Any], journal: Journal) -> list[str]:
         """What tells one claim from another, and nothing of it without this site's secret."""
-        if kind_of(head) == FEATURES:
-            claim = self.cohort.teacher.claim
-        else:
-            views = int(head.get("views", 1))
-            claim = self.cohort.patients(str(head["initialisation"]), views).claim
+        claim: list[str] = asked_kind(head).claim(self.cohort, head)
         if head.get("research") and self.settings.research:
             return claim
         return [self.settings.name, journal.secret().key(b"claim", digest(claim)).hex()]

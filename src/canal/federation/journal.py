@@ -5,11 +5,11 @@
 `secret`                  of the site's noise, likewise; destroyed with them
 `member.json`             the site's entry of the roster, signed
 `agreement.json`          what was agreed to; it stays
-`queries/`                the recipient's images, as they came
-`basis`                   directions that gradients are projected on, as they came
+`items.json`              digests of the public items about which it is asked; it stays
+`inputs/`                 public inputs, block by block, as they came
 `statistics.json`         as they were published
-`answer-KIND-NUMBER`      an answer, with the digest of the request that it belongs to
-`sum-NUMBER`              of a round of adapters, as it was published
+`answer-STEP-NUMBER`      an answer, with the digest of the request that it belongs to
+`sum-NUMBER`              of a step on which later ones depend, as it was published
 `finished`                digest of the manifest; the rest is gone
 `lock`                    held by the one process that answers
 ========================  =======================================================================
@@ -25,14 +25,16 @@ import fcntl
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from canal.errors import RefusalError, SecretLostError
 from canal.federation.masks import Keys
-from canal.federation.message import digest_of
+from canal.federation.message import Message, digest_of
 from canal.files import fsync_folder, replace_file
 from canal.privacy.keystore import is_kept, key_store
 from canal.privacy.randomness import Secret
@@ -51,8 +53,8 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.queries = folder / "queries"
-        self.basis = folder / "basis"
+        self._inputs = folder / "inputs"
+        self._items = folder / "items.json"
         self._member = folder / "member.json"
         self._agreement = folder / "agreement.json"
         self._statistics = folder / "statistics.json"
@@ -67,7 +69,7 @@ class Journal:
         """
         if not self.folder.is_dir():
             if not new:
-                raise RefusalError("nobody joined this session here; join, and agree first")
+                raise RefusalError("this session was never begun here; begin it, and agree first")
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fsync_folder(self.folder.parent)
         with (self.folder / "lock").open("a") as lock:
@@ -124,13 +126,73 @@ class Journal:
         """What was agreed to; None if nothing was yet."""
         return _read(self._agreement)
 
-    def agree(self, terms: dict[str, Any]) -> None:
-        """Write down what was agreed to; it is paid for."""
-        self.write(self._agreement, written(terms))
+    def agree(self, contract: dict[str, Any], items: Sequence[str]) -> None:
+        """Write down what was agreed to; it is paid for.
 
-    def answers(self, kind: str = "*") -> int:
-        """How many answers of a kind were given, and are kept."""
-        return sum(p.suffix != ".part" for p in self.folder.glob(f"answer-{kind}-*"))
+        Args:
+            contract: as JSON values.
+            items: digests of the public items about which the site is asked.
+        """
+        self.write(self._items, written(list(items)))
+        self.write(self._agreement, written(contract))
+
+    @property
+    def items(self) -> list[str]:
+        """Digests of the public items about which the site was asked."""
+        with contextlib.suppress(FileNotFoundError):
+            return list(json.loads(self._items.read_bytes()))
+        # An earlier version kept them in the agreement.
+        return list((self.agreed or {}).get("images", ()))
+
+    def inputs(self) -> list[int]:
+        """Blocks of public inputs that came."""
+        return sorted(int(each.name) for each in self._inputs.glob("*") if each.name.isdecimal())
+
+    def read_input(self, number: int) -> Mapping[str, NDArray[Any]]:
+        """A block of public inputs that came.
+
+        Raises:
+            RefusalError: it is damaged.
+        """
+        return Message.from_bytes(self._input(number).read_bytes()).arrays
+
+    def keep_input(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write a block of public inputs down."""
+        self._inputs.mkdir(exist_ok=True)
+        self.write(self._input(number), Message({}, arrays).to_bytes())
+
+    def _input(self, number: int) -> Path:
+        return self._inputs / f"{number:08d}"
+
+    def keep_sum(self, number: int, stored: NDArray[Any]) -> None:
+        """Have a published sum on disk; another one under the same number is refused."""
+        path, content = self._sum(number), Message({}, {"sum": stored}).to_bytes()
+        if not path.is_file():
+            self.write(path, content)
+        elif path.read_bytes() != content:
+            raise RefusalError(f"another sum was published for step {number}")
+
+    def sum_of(self, number: int) -> NDArray[Any]:
+        """A published sum.
+
+        Raises:
+            RefusalError: it did not come yet.
+        """
+        path = self._sum(number)
+        if not path.is_file():
+            raise RefusalError(f"the sum of step {number} did not come yet")
+        return Message.from_bytes(path.read_bytes()).arrays["sum"]
+
+    def _sum(self, number: int) -> Path:
+        return self.folder / f"sum-{number:06d}"
+
+    def answered(self, name: str, number: int) -> bool:
+        """Whether a step was answered, and the answer is kept."""
+        return self._path(name, number).is_file()
+
+    def answers(self) -> int:
+        """How many answers were given, and are kept."""
+        return sum(p.suffix != ".part" for p in self.folder.glob("answer-*"))
 
     @property
     def has_answered(self) -> bool:
@@ -212,9 +274,8 @@ class Journal:
         for kind in ("answer", "sum"):
             for path in self.folder.glob(f"{kind}-*"):
                 path.unlink()
-        shutil.rmtree(self.queries, ignore_errors=True)
-        for path in (self._statistics, self.basis):
-            path.unlink(missing_ok=True)
+        shutil.rmtree(self._inputs, ignore_errors=True)
+        self._statistics.unlink(missing_ok=True)
 
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"answer-{kind}-{number:06d}"
@@ -222,7 +283,9 @@ class Journal:
     def write(self, path: Path, content: bytes) -> None:
         """Have a file in this folder, for good."""
         replace_file(path, content)
-        fsync_folder(self.folder)
+        fsync_folder(path.parent)
+        if path.parent != self.folder:
+            fsync_folder(self.folder)
 
 
 def sessions(folder: Path) -> list[Journal]:

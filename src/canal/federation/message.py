@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from canal.errors import RefusalError
 
-FORMAT = "canal-federation/1"
+FORMAT = "canal-federation/2"
 _DIGEST_BYTES = 32
 _NAME = "canal"  # of the words, and of a tensor where there is none
 

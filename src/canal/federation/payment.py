@@ -1,14 +1,14 @@
 """Payment: a site's own ledger, charged before anything private is read.
 
 The charge is written first, the agreement after it: whoever finds an agreement finds it paid. The
-row names the terms, which hold the site's key of this session. So a charge is good for one journal
-alone, and the same terms asked for again after a crash are paid for already.
+row names the contract, which holds the site's key of this session. So a charge is good for one
+journal alone, and the same contract asked for again after a crash is paid for already.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from canal.errors import (
     BudgetExceededError,
@@ -17,10 +17,9 @@ from canal.errors import (
     LedgerError,
     RefusalError,
 )
-from canal.federation.lessons import Lessons
-from canal.federation.questions import Asked
+from canal.federation.session import Session
 from canal.federation.settings import SiteSettings
-from canal.privacy.ledger import Charge, Ledger
+from canal.privacy.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 
@@ -30,21 +29,13 @@ class Payment:
 
     Args:
         settings: of the site.
-        asked: what it is to agree to.
-        people: gives the content digests of every patient's images, where they are known; private.
+        session: what it is to agree to.
     """
 
-    def __init__(
-        self,
-        settings: SiteSettings,
-        asked: Asked | Lessons,
-        people: Callable[[], Sequence[frozenset[str]] | None] = lambda: None,
-    ) -> None:
-        self.settings = settings
-        self._people = people
-        self.terms = asked.terms
-        self.due = _due(settings.name, asked)
-        self.note = f"terms {asked.terms.digest}"
+    def __init__(self, settings: SiteSettings, session: Session) -> None:
+        self.settings, self._session = settings, session
+        self.contract, self.due = session.contract, session.due
+        self.note = f"contract {session.contract.digest}"
 
     @property
     def _ledger(self) -> Ledger:
@@ -78,7 +69,7 @@ class Payment:
         """
         if not self.due:
             return True
-        rows = [r for r in self._ledger.rows() if r.key == self.terms.key]
+        rows = [r for r in self._ledger.rows() if r.key == self.contract.key]
         if any(row.note != self.note for row in rows if row.action == "reserve"):
             raise RefusalError("this key was charged before; a new release needs a new one")
         return bool(rows)
@@ -90,7 +81,7 @@ class Payment:
             return
         self._refuse_other_use()
         try:
-            self._ledger.reserve(self.terms.key, self.due, note=self.note, people=self.people)
+            self._ledger.reserve(self.contract.key, self.due, note=self.note, people=self.people)
         except BudgetExceededError as error:
             raise RefusalError(_refusal(error.unit)) from error
         except LedgerError as error:
@@ -100,10 +91,10 @@ class Payment:
     def _refuse_forbidden(self) -> None:
         """A research run is charged to nobody; the ledger may say that there is to be none."""
         path = self.settings.path(self.settings.ledger)
-        if self.terms.agreement.private or not path.is_file():
+        if self.contract.spec.private or not path.is_file():
             return
-        noiseless = self.terms.agreement.plan.allocation == "none"
-        seeded = self.terms.seed is not None
+        noiseless = self.contract.spec.plan.allocation == "none"
+        seeded = self.contract.spec.seed is not None
         try:
             self._ledger.check_allowed([self.settings.name], seeded=seeded, noiseless=noiseless)
         except ForbiddenError as error:
@@ -115,7 +106,7 @@ class Payment:
     @property
     def people(self) -> dict[str, Sequence[frozenset[str]]]:
         """By the name of the cohort; private."""
-        known = self._people()
+        known = self._session.people
         return {} if known is None else {self.settings.name: known}
 
     def commit(self, manifest: str) -> None:
@@ -123,16 +114,9 @@ class Payment:
         if not self.due:
             return
         try:
-            self._ledger.commit(self.terms.key, note=manifest)
+            self._ledger.commit(self.contract.key, note=manifest)
         except CommittedError as error:
             raise RefusalError("this release was finished with another manifest") from error
-
-
-def _due(name: str, asked: Asked | Lessons) -> list[Charge]:
-    """The site's own part."""
-    if not asked.terms.agreement.private:
-        return []
-    return [charge for charge in asked.due if charge.cohort == name]
 
 
 def _refusal(unit: str) -> str:

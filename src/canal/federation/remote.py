@@ -1,10 +1,12 @@
-"""Sites that are elsewhere, as an aggregator sees them: questions to all, sums of the answers.
+"""Sites on hosts of their own, as an aggregator sees them: messages to all, sums of the answers.
 
 What it learns under `secure-sum` is masked words of every site, and their sum.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -13,37 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import FederationError
-from canal.features.mechanism import BLOCK, FEATURES, STATISTICS
+from canal.federation.contract import Contract
 from canal.federation.masks import add_up
 from canal.federation.message import Message
-from canal.federation.questions import fingerprints
-from canal.federation.terms import Terms
 
 if TYPE_CHECKING:
-    from canal.features.mechanism import FeatureMechanism
-    from canal.features.queries import Queries
-    from canal.features.release import Options
     from canal.federation.transport import Transport
-    from canal.learning.networks import Tap
     from canal.privacy.randomness import Secret
     from canal.release.manifest import Manifest
-    from canal.release.mechanism import Published, Step, Sums
+    from canal.release.mechanism import Mechanism, Published, Step, Sums
     from canal.release.plan import Trust
 
-# Blocks that are under way while one is added up.
+# Steps that are under way while one is added up.
 _AHEAD = 2
 
 
-class RemoteSites:
-    """All sites of one session.
+class RemoteFederation:
+    """All sites of one session, on hosts of their own.
 
     Args:
         transport: to them.
         session: its name, 32 hexadecimal digits; another release needs another.
+        kind: of the release.
         trust: the model of trust.
-        shared: the initialisation that all teachers started from.
-        queries: the recipient's images.
-        options: what cannot change a guarantee.
+        wanted: what the sites must know to introduce themselves.
         research: noise is seeded, and protects nobody.
     """
 
@@ -51,22 +46,18 @@ class RemoteSites:
         self,
         transport: Transport,
         session: str,
+        kind: str,
         trust: Trust,
-        shared: Tap,
-        queries: Queries,
-        options: Options,
+        wanted: Mapping[str, Any] | None = None,
         *,
         research: bool = False,
     ) -> None:
-        self.transport = transport
-        self.session = session
-        self.trust = trust
-        self.shared: Tap | None = shared
-        self.queries = queries
-        self.options = options
-        self._members = self._ask("join", trust=trust, research=research)
-        self._mechanism: FeatureMechanism | None = None
-        self._terms: Terms | None = None
+        self.transport, self.session, self.trust = transport, session, trust
+        self._members = self._ask(
+            "handshake", release=kind, trust=trust, research=research, **(wanted or {})
+        )
+        self._contract: Contract | None = None
+        self._mechanism: Mechanism | None = None
 
     @property
     def cohorts(self) -> tuple[str, ...]:
@@ -74,23 +65,8 @@ class RemoteSites:
         return tuple(sorted(self.transport.sites))
 
     @property
-    def initialisation(self) -> str:
-        """Digest of the weights that all teachers started from."""
-        return str(self._common("initialisation"))
-
-    @property
-    def trained_initialisation(self) -> bool:
-        """Whether those were, or may have been, trained on the recipient's images."""
-        return bool(self._common("trained_initialisation"))
-
-    @property
-    def layer(self) -> str:
-        """That is tapped."""
-        return str(self._common("layer"))
-
-    @property
     def claims(self) -> list[list[str]]:
-        """What determines each teacher's features; of an aggregator without trust, only names."""
+        """What determines each site's contributions; to an aggregator without trust, only names."""
         told = {name: self._members[name].head.get("claim") for name in self.cohorts}
         return [list(claim) if claim else [name] for name, claim in told.items()]
 
@@ -99,96 +75,78 @@ class RemoteSites:
         """Nothing: each site binds its own, in its own ledger."""
         return {}
 
-    def shape(self, channels: int, size: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """C and grid of the bottleneck, as the initialisation has them."""
-        import torch
+    def common(self, fact: str) -> Any:
+        """A fact that all sites must have in common.
 
-        assert self.shared is not None  # noqa: S101  # an aggregator always has it
-        features = self.shared.features(torch.zeros(1, channels, *size))
-        first, *grid = features.shape[1:]
-        return int(first), tuple(grid)
+        Args:
+            fact: as they named it when they introduced themselves.
+        """
+        told = {name: member.head[fact] for name, member in self._members.items()}
+        if len(set(told.values())) > 1:
+            raise FederationError(
+                f"the sites differ in their {fact}: {told}; they can be averaged only when all "
+                "start from one initialisation"
+            )
+        return next(iter(told.values()))
 
-    def prepare(self, mechanism: FeatureMechanism, secret: Secret, key: str) -> None:  # noqa: ARG002
+    def prepare(self, mechanism: Mechanism, secret: Secret, key: str) -> None:  # noqa: ARG002
         """Ask whether all would agree: nobody pays for a release that another refuses."""
         self._mechanism = mechanism
-        self._terms = Terms(
-            self.session,
-            key,
-            mechanism.spec,
-            roster(self._members),
-            BLOCK,
-            fingerprints(self.queries.arrays.images),
-        )
-        self._propose("consider")
+        self._contract = Contract(self.session, key, mechanism.spec, roster(self._members))
+        answers, inputs = self._propose("prepare"), mechanism.inputs
+        for number, block in enumerate(inputs):
+            lacking = [name for name in answers if number in answers[name].head["lacking"]]
+            if lacking:
+                contract = self._contract.to_json()
+                self._ask("upload", block, lacking, contract=contract, number=number)
+        if any(answer.head["lacking"] for answer in answers.values()):
+            self._propose("prepare")
 
     def commit(self) -> None:
-        """Have every site agree, and pay; then send the queries that it has not yet."""
-        agreed = self._propose("agree")
-        arrays = self.queries.arrays
-        for start in range(0, len(arrays.ids), BLOCK):
-            rows = slice(start, start + BLOCK)
-            lacking = [name for name in agreed if start not in agreed[name].head["there"]]
-            if lacking:
-                block = {
-                    "images": np.asarray(arrays.images[rows]),
-                    "masks": np.asarray(arrays.masks[rows]),
-                    "labelled": arrays.labelled[rows],
-                }
-                self._ask("queries", block, lacking, start=start)
+        """Have every site agree, and pay."""
+        self._propose("commit")
 
     def _propose(self, kind: str) -> dict[str, Message]:
-        assert self._terms is not None  # noqa: S101  # prepared
+        assert self._contract is not None  # noqa: S101  # prepared
         assert self._mechanism is not None  # noqa: S101  # prepared
-        return self._ask(kind, terms=self._terms.to_json(), stated=self._mechanism.stated)
+        return self._ask(kind, contract=self._contract.to_json(), stated=self._mechanism.stated)
 
     def sums(self, steps: Sequence[Step], published: Published) -> Iterator[Sums]:
         """The sums of some steps over all sites; with all shares of the noise, if it has any."""
-        assert self._mechanism is not None  # noqa: S101  # prepared
-        if not steps:
-            return
-        if steps[0].name == STATISTICS:
-            answers = self._ask("statistics")
-            vector = (self._mechanism.plan.channels,)
-            yield {
-                name: add_up_answers(self.trust, self.cohorts, answers, name, vector)[None]
-                for name in self._mechanism.private_statistics
-            }
-            self.options.progress(len(self.cohorts) * len(self.queries.ids))
-            return
-        teacher_sum = self._mechanism.teacher_sum(published)
-        shape = (len(teacher_sum.channels), *self._mechanism.plan.grid)
+        mechanism = self._mechanism
+        assert mechanism is not None  # noqa: S101  # prepared
+        latest = {}
+        if mechanism.adaptive and published.sums:
+            latest = {mechanism.tensor: np.ascontiguousarray(published.sums[-1])}
+
+        def ask_for(step: Step) -> dict[str, Message]:
+            return self._ask("sum", latest, step=step.name, number=step.number)
+
         with ThreadPoolExecutor(_AHEAD) as pool:
-            coming: list[Future[dict[str, Message]]] = []
-            for place, step in enumerate(steps):
-                while len(coming) < _AHEAD and place + len(coming) < len(steps):
-                    number = steps[place + len(coming)].number
-                    coming.append(pool.submit(self._ask, "features", block=number))
-                answers, rows = coming.pop(0).result(), step.stop - step.start
-                total = add_up_answers(
-                    self.trust, self.cohorts, answers, "features", (rows, *shape)
-                )
-                yield {FEATURES: total}
-                self.options.progress(rows * len(self.cohorts))
+            coming: deque[tuple[Step, Future[dict[str, Message]]]] = deque()
+            waiting = iter(steps)
+            while True:
+                for step in itertools.islice(waiting, _AHEAD - len(coming)):
+                    coming.append((step, pool.submit(ask_for, step)))
+                if not coming:
+                    return
+                step, answers = coming.popleft()
+                shapes = mechanism.shapes(step, published)
+                yield {
+                    name: add_up_answers(self.trust, self.cohorts, answers.result(), name, shape)
+                    for name, shape in shapes.items()
+                }
+                mechanism.passed(step)
 
     def announce(self, published: Published) -> None:
-        """Tell every site which statistics were published, and what follows from them."""
+        """Tell every site the results of the preliminaries, and what follows from them."""
         assert self._mechanism is not None  # noqa: S101  # prepared
         numbers = self._mechanism.numbers(published)
-        self._ask("publish", statistics=published.statistics, mechanism=numbers)
+        self._ask("announce", statistics=published.statistics, numbers=numbers)
 
     def finish(self, manifest: Manifest) -> None:
         """Tell every site what was published."""
         self._ask("finish", manifest=manifest.to_bytes().decode())
-
-    def _common(self, what: str) -> Any:
-        """What all sites must have in common."""
-        told = {name: member.head[what] for name, member in self._members.items()}
-        if len(set(told.values())) > 1:
-            raise FederationError(
-                f"the sites differ in their {what}: {told}; teachers can be averaged only when all "
-                "start from one initialisation"
-            )
-        return next(iter(told.values()))
 
     def _ask(
         self,

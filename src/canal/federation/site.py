@@ -1,12 +1,12 @@
-"""A site: holds a teacher, answers an aggregator that it does not trust, and decides for itself.
+"""A site: answers an aggregator that it does not trust, and decides for itself.
 
 Whatever is asked, a site
 
-* knows its own terms (`site.toml`), its own ledger and the fingerprints of the other sites; none of
-  them can be changed from outside;
+* knows its own settings (`site.toml`), its own ledger and the fingerprints of the other sites; none
+  of them can be changed from outside;
 * derives every sigma from the plan again, and pays before a private tensor is read for an answer
   (before that, images are compared with those that its ledger knows);
-* answers about a query once: asked again, it sends the same bytes; asked otherwise, it refuses;
+* answers a step once: asked again, it sends the same bytes; asked otherwise, it refuses;
 * says nothing about its data beside what it pays for. An error while private data were read is
   reported as such, without a reason; the reason is in the site's own log.
 
@@ -18,30 +18,22 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from canal.errors import RefusalError
-from canal.features.mechanism import FeatureSpec
-from canal.features.statistics import Statistics
-from canal.features.store import FEATURES
 from canal.federation.cohort import Cohort
-from canal.federation.contribution import Contribution
+from canal.federation.contract import Contract
 from canal.federation.identity import Identity, read_roster
-from canal.federation.introduction import Introduction, kind_of
+from canal.federation.introduction import Introduction, asked_as, begun_as
 from canal.federation.journal import Journal, sessions
-from canal.federation.lessons import Lessons
 from canal.federation.message import Message
 from canal.federation.payment import Payment
-from canal.federation.questions import Asked
+from canal.federation.session import Session
 from canal.federation.settings import SiteSettings
-from canal.federation.teaching import Teaching
-from canal.federation.terms import Terms
-from canal.gradients.patients import Patients
-from canal.release.checks import same
 from canal.release.manifest import Manifest
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
@@ -61,7 +53,9 @@ class Site:
         self.settings = settings
         self._lock = threading.Lock()
         self.cohort = Cohort(settings)
-        self._asked: dict[str, Asked | Lessons] = {}
+        # Those that are paid for, and the one that was proposed last.
+        self._sessions: dict[str, Session] = {}
+        self._proposal: Session | None = None
 
     @classmethod
     def open(cls, folder: Path) -> Site:
@@ -107,22 +101,21 @@ class Site:
     def _train(self, message: Message, _: bytes) -> bytes:
         return _yes(state=self.cohort.train(str(message.head["initialisation"])))
 
-    def _join(self, message: Message, _: bytes) -> bytes:
+    def _handshake(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open(new=True):
-            face = Introduction(self.settings, self.identity, self.cohort)
-            if face.is_due(journal):
-                self._refuse_crowds()
-                journal.introduce(face.made(message.head, journal))
-            known, head = journal.member or {}, message.head
-            asked = [kind_of(head), head["trust"], bool(head.get("research"))]
-            if [known["release"], known["trust"], known["research"]] != asked:
+            face, head = Introduction(self.settings, self.identity, self.cohort), message.head
+            if face.is_due(head, journal):
+                self._refuse_too_many()
+                journal.introduce(face.made(head, journal))
+            known = journal.member or {}
+            if begun_as(known) != asked_as(head):
                 raise RefusalError("this session was begun under another model of trust")
             if known["initialisation"] != head.get("initialisation", known["initialisation"]):
                 raise RefusalError("this session was begun with another initialisation")
         return _yes(**known)
 
-    def _refuse_crowds(self) -> None:
+    def _refuse_too_many(self) -> None:
         unused = [each for each in sessions(self.settings.sessions) if each.agreed is None]
         if len(unused) > _MOST_OPEN:
             raise RefusalError(
@@ -130,163 +123,90 @@ class Site:
                 "those before it begins another"
             )
 
-    def _consider(self, message: Message, _: bytes) -> bytes:
-        """Say whether this site would agree; nothing is charged."""
+    def _upload(self, message: Message, _: bytes) -> bytes:
+        """Keep a block of public inputs."""
         journal = self._journal(message)
         with journal.open():
-            self._payment(self._check(message, journal)).check()
+            session = self._proposed(message, journal)
+            session.accept(int(message.head["number"]), message.arrays)
         return _yes()
 
-    def _agree(self, message: Message, _: bytes) -> bytes:
+    def _prepare(self, message: Message, _: bytes) -> bytes:
+        """Say whether this site would agree, or which inputs it lacks; nothing is charged."""
         journal = self._journal(message)
         with journal.open():
-            asked = self._check(message, journal)
-            self._payment(asked).make()
-            journal.agree(asked.terms.to_json())
-            self._asked[asked.terms.session] = asked
-            return _yes(there=asked.queries.there if isinstance(asked, Asked) else [])
+            session = self._proposed(message, journal)
+            if session.lacking:
+                return _yes(lacking=session.lacking)
+            self._check(message, session)
+            Payment(self.settings, session).check()
+        return _yes(lacking=[])
 
-    def _payment(self, asked: Asked | Lessons) -> Payment:
-        """With whose patients they are: the ledger sees whether another cohort has them."""
+    def _commit(self, message: Message, _: bytes) -> bytes:
+        """Agree, and pay."""
+        journal = self._journal(message)
+        with journal.open():
+            session = self._proposed(message, journal)
+            self._check(message, session)
+            Payment(self.settings, session).make()
+            journal.agree(session.contract.to_json(), session.part.items)
+            self._sessions[session.contract.session], self._proposal = session, None
+            return _yes()
 
-        def people() -> Sequence[frozenset[str]] | None:
-            if isinstance(asked, Asked):
-                return self.cohort.teacher.patients
-            agreed = asked.terms.adapters
-            return self.cohort.patients(agreed.initialisation, agreed.views).people
-
-        return Payment(self.settings, asked, people)
-
-    def _check(self, message: Message, journal: Journal) -> Asked | Lessons:
-        """Refuse terms that are not this site's, or not those that it agreed to before."""
-        head = message.head
-        terms = Terms.from_json(head["terms"])
-        agreed = journal.agreed
-        if agreed is not None and agreed != terms.to_json():
-            raise RefusalError("other terms were agreed to in this session; begin a new one")
+    def _proposed(self, message: Message, journal: Journal) -> Session:
+        """Refuse a contract that is not this site's, or not the one that it agreed to before."""
+        contract, name = Contract.from_json(message.head["contract"]), message.head["session"]
+        if journal.agreed not in (None, contract.to_json()):
+            raise RefusalError("another contract was agreed to in this session; begin a new one")
         if journal.finished is not None:
             raise RefusalError("this release is finished here; a new one needs a new session")
-        if terms.session != head["session"]:
-            raise RefusalError("these terms are of another session")
-        if (journal.member or {}).get("release") != terms.kind:
-            raise RefusalError("these terms are of another kind of release than was begun")
-        terms.check(self.settings, journal.keys(), self._known)
-        asked = self._of(terms, journal)
-        if isinstance(asked, Lessons):
-            asked.receive(message.arrays)
-        else:
-            self._check_teacher(terms.features)
-            if not self.settings.again:
-                asked.queries.refuse_repeated(sessions(self.settings.sessions))
-        if not same(head["stated"], asked.stated):
-            raise RefusalError(
-                "the noise that is stated is not what the plan's epsilon needs; this site derived "
-                "other numbers"
-            )
-        if isinstance(asked, Lessons):
-            # What a machine cannot do, and what is wrong with the data, is found before it costs.
-            asked.check_machine()
-            self._people(asked)
-        return asked
+        if contract.session != name:
+            raise RefusalError("this contract is of another session")
+        if (journal.member or {}).get("release") != contract.spec.kind:
+            raise RefusalError("this contract is of another kind of release than was begun")
+        contract.check(self.settings, journal.keys(), self._known)
+        for known in (self._sessions.get(contract.session), self._proposal):
+            if known is not None and known.contract.digest == contract.digest:
+                return known
+        self._proposal = Session(contract, journal, self.cohort)
+        return self._proposal
 
-    def _of(self, terms: Terms, journal: Journal) -> Asked | Lessons:
-        if terms.kind == FEATURES:
-            return Asked(terms, journal, self._shape)
-        name = terms.adapters.initialisation
-        return Lessons(
-            terms, journal, lambda: self.cohort.initialisation(name), self.settings.chunk
-        )
-
-    def _check_teacher(self, agreement: FeatureSpec) -> None:
-        ensemble, plan = self.cohort.ensemble, agreement.plan
-        here = ensemble.initialisation, self.cohort.teacher.tap.layer
-        if (agreement.initialisation, agreement.layer) != here:
-            raise RefusalError("the teacher here has another initialisation, or another layer")
-        if plan.trained_initialisation < ensemble.trained_initialisation:
-            raise RefusalError("the initialisation was trained on images; the plan denies it")
-        if ensemble.images:
-            channels, *size = ensemble.images
-            if ensemble.shape(channels, size) != (plan.channels, plan.grid):
-                raise RefusalError(
-                    f"the plan is for {plan.channels} channels of {plan.grid}, and the teacher "
-                    "here has others"
-                )
+    def _check(self, message: Message, session: Session) -> None:
+        """Refuse what cannot be done here, what is not stated as it is, and a second view."""
+        session.check(message.head["stated"])
+        if not self.settings.again:
+            session.refuse_repeated(sessions(self.settings.sessions))
 
     @property
     def _known(self) -> dict[str, str]:
         return read_roster(self.settings.path(self.settings.roster))
 
-    def _queries(self, message: Message, _: bytes) -> bytes:
-        asked, journal = self._features_session(message)
+    def _announce(self, message: Message, _: bytes) -> bytes:
+        session, journal = self._agreed(message)
         with journal.open():
-            asked.queries.receive(int(message.head["start"]), message.arrays)
+            session.announce(message.head["statistics"], message.head["numbers"])
         return _yes()
 
-    def _statistics(self, message: Message, request: bytes) -> bytes:
-        asked, journal = self._features_session(message)
+    def _sum(self, message: Message, request: bytes) -> bytes:
+        session, journal = self._agreed(message)
         with journal.open():
-            return self._contribution(asked, journal).statistics(request)
-
-    def _publish(self, message: Message, _: bytes) -> bytes:
-        asked, journal = self._session(message)
-        if isinstance(asked, Lessons):
-            with journal.open():
-                asked.publish(int(message.head["patients"]))
-            return _yes()
-        with journal.open():
-            statistics = Statistics.from_json(message.head["statistics"])
-            if journal.published not in (None, statistics.to_json()):
-                raise RefusalError("other statistics were published in this session")
-            if not same(message.head["mechanism"], asked.numbers(statistics)):
-                raise RefusalError(
-                    "the mechanism that is stated does not follow from the plan and the published "
-                    "statistics; this site derived other noise"
-                )
-            if journal.published is None:
-                journal.publish(statistics.to_json())
-        return _yes()
-
-    def _features(self, message: Message, request: bytes) -> bytes:
-        asked, journal = self._features_session(message)
-        with journal.open():
-            return self._contribution(asked, journal).features(int(message.head["block"]), request)
-
-    def _contribution(self, asked: Asked, journal: Journal) -> Contribution:
-        # Two sessions may have agreed before either answered.
-        if not self.settings.again and not journal.has_answered:
-            asked.queries.refuse_repeated(sessions(self.settings.sessions))
-        return Contribution(asked, journal, self.cohort.teacher, self.cohort.teacher.claim)
-
-    def _count(self, message: Message, request: bytes) -> bytes:
-        lessons, journal = self._lessons_session(message)
-        with journal.open():
-            return self._teaching(lessons, journal).count(request)
-
-    def _round(self, message: Message, request: bytes) -> bytes:
-        lessons, journal = self._lessons_session(message)
-        with journal.open():
-            teaching = self._teaching(lessons, journal)
-            latest = message.arrays.get("latest")
-            return teaching.round(int(message.head["number"]), latest, request)
-
-    def _teaching(self, lessons: Lessons, journal: Journal) -> Teaching:
-        return Teaching(lessons, journal, self._people(lessons))
-
-    def _people(self, lessons: Lessons) -> Patients:
-        agreed = lessons.terms.adapters
-        return self.cohort.patients(agreed.initialisation, agreed.views)
+            # Two sessions may have agreed before either answered.
+            if not self.settings.again and not journal.has_answered:
+                session.refuse_repeated(sessions(self.settings.sessions))
+            name, number = str(message.head["step"]), int(message.head["number"])
+            return session.respond(name, number, dict(message.arrays), request)
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
         with journal.open():
             manifest = Manifest.from_bytes(str(message.head["manifest"]).encode())
             if journal.finished is None:
-                asked = self._load(journal)
-                asked.check_published(manifest)
-                Payment(self.settings, asked).commit(manifest.digest)
+                session = self._load(journal)
+                session.check_published(manifest)
+                Payment(self.settings, session).commit(manifest.digest)
             elif journal.finished != manifest.digest:
                 raise RefusalError("this release was finished with another manifest")
-            self._asked.pop(str(message.head["session"]), None)
+            self._sessions.pop(str(message.head["session"]), None)
             # Also where it was: whoever was killed in between has not destroyed everything.
             journal.finish(manifest.digest)
         return _yes()
@@ -294,15 +214,12 @@ class Site:
     _answers: ClassVar[dict[str, Callable[[Site, Message, bytes], bytes]]] = {
         "initialise": _initialise,
         "train": _train,
-        "join": _join,
-        "consider": _consider,
-        "agree": _agree,
-        "queries": _queries,
-        "statistics": _statistics,
-        "publish": _publish,
-        "features": _features,
-        "count": _count,
-        "round": _round,
+        "handshake": _handshake,
+        "prepare": _prepare,
+        "upload": _upload,
+        "commit": _commit,
+        "announce": _announce,
+        "sum": _sum,
         "finish": _finish,
     }
 
@@ -312,39 +229,25 @@ class Site:
             raise RefusalError("a session is named by 32 hexadecimal digits")
         return Journal(self.settings.sessions / session)
 
-    def _features_session(self, message: Message) -> tuple[Asked, Journal]:
-        asked, journal = self._session(message)
-        if not isinstance(asked, Asked):
-            raise RefusalError("this session teaches adapters; nothing is asked about queries")
-        return asked, journal
-
-    def _lessons_session(self, message: Message) -> tuple[Lessons, Journal]:
-        asked, journal = self._session(message)
-        if not isinstance(asked, Lessons):
-            raise RefusalError("this session is about queries; no adapter is taught in it")
-        return asked, journal
-
-    def _session(self, message: Message) -> tuple[Asked | Lessons, Journal]:
-        """What was agreed to; a process that was started anew reads it from the journal."""
-        journal, session = self._journal(message), str(message.head["session"])
+    def _agreed(self, message: Message) -> tuple[Session, Journal]:
+        """The session that was agreed to; a process that was started anew reads its journal."""
+        journal, name = self._journal(message), str(message.head["session"])
         if journal.finished is not None:
             raise RefusalError("this release is finished here; agree first, to another")
-        if session not in self._asked:
-            self._asked[session] = self._load(journal)
-        return self._asked[session], journal
-
-    def _shape(self) -> tuple[int, ...]:
-        """Of the images that the teacher is made for."""
-        return self.cohort.ensemble.images
-
-    def _load(self, journal: Journal) -> Asked | Lessons:
-        agreed = journal.agreed
-        if agreed is None:
+        if journal.agreed is None:
             raise RefusalError("nothing was agreed to in this session; agree first")
-        asked = self._of(Terms.from_json(agreed), journal)
-        if not Payment(self.settings, asked).is_made:
+        known = self._sessions.get(name)
+        if known is None or known.contract.to_json() != journal.agreed:
+            self._sessions[name] = self._load(journal)
+        return self._sessions[name], journal
+
+    def _load(self, journal: Journal) -> Session:
+        if journal.agreed is None:
+            raise RefusalError("nothing was agreed to in this session; agree first")
+        session = Session(Contract.from_json(journal.agreed), journal, self.cohort)
+        if not Payment(self.settings, session).is_made:
             raise RefusalError("this session was never paid for; agree first")
-        return asked
+        return session
 
 
 def _yes(**values: Any) -> bytes:

@@ -13,4 +13,9 @@ KIND = ReleaseKind(
     recompute=Deferred("canal.gradients.recompute:recompute"),
     not_recomputed=Deferred("canal.gradients.recompute:not_recomputed"),
     card=Deferred("canal.gradients.card:card"),
+    spec_from_json=Deferred("canal.gradients.mechanism:GradientSpec.from_json"),
+    introduce=Deferred("canal.gradients.site:introduce"),
+    claim=Deferred("canal.gradients.site:claim"),
+    at_site=Deferred("canal.gradients.site:GradientSite"),
+    job=Deferred("canal.gradients.job:prepare"),
 )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from canal.errors import InvalidValueError
+from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients.basis import Basis, write_basis
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
@@ -41,6 +41,7 @@ from canal.release.mechanism import (
     Sums,
 )
 from canal.release.noisy_sum import NoisySum
+from canal.release.plan import check_cohorts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -169,6 +170,7 @@ class GradientSpec(ReleaseSpec):
         noise: `secret`, or the seed of a research run.
     """
 
+    kind: ClassVar[str] = ADAPTERS
     plan: AdapterPlan
     cohorts: tuple[str, ...]
     initialisation: str
@@ -176,6 +178,10 @@ class GradientSpec(ReleaseSpec):
     update: UpdateSettings
     views: int
     noise: str
+
+    def check(self) -> None:
+        """Refuse other cohorts than the plan is for."""
+        check_cohorts(self.cohorts, self.plan.sites)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -269,6 +275,7 @@ class GradientMechanism(Mechanism):
     holders: ClassVar[str] = "patients"
     note: ClassVar[str] = "adapters"
     adaptive: ClassVar[bool] = True
+    untold: ClassVar[frozenset[str]] = frozenset({"measured"})
 
     @property
     def plan(self) -> AdapterPlan:
@@ -316,6 +323,27 @@ class GradientMechanism(Mechanism):
     def stated(self) -> dict[str, Any]:
         """Every number that the plan fixes."""
         return self.patient_sum.to_json()
+
+    @property
+    def inputs(self) -> Sequence[Mapping[str, NDArray[Any]]]:
+        """The public basis."""
+        basis = self.patient_sum.basis
+        return [] if basis is None else [basis.to_arrays()]
+
+    def check_statistics(self, statistics: Any) -> None:
+        """Refuse a number of patients that nobody counts, or that is none."""
+        if not self.plan.count:
+            raise ReleaseError("the number of patients was stated; nobody counts it")
+        if not isinstance(statistics, dict) or statistics.keys() != {"patients"}:
+            raise ReleaseError("the number of patients is all that is published before the rounds")
+        if type(statistics["patients"]) is not int or abs(statistics["patients"]) >= 2**63:
+            raise ReleaseError("the number of patients is a whole number of parts")
+
+    def shapes(self, step: Step, published: Published) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
+        """One number; or the coordinates of a round."""
+        if step.name == COUNT:
+            return {COUNT: (1,)}
+        return {TENSOR: (1, self.plan.coordinates)}
 
     def preliminaries(self) -> tuple[Step, ...]:
         """The count of the patients, if their number is not public."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +60,14 @@ class ReleaseSpec(ABC):
         noise: `secret`, or the seed of a research run.
     """
 
+    kind: ClassVar[str]
     plan: Any
     cohorts: tuple[str, ...]
     noise: str
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what no site answers, whoever asks."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -180,6 +185,14 @@ class Published:
     statistics: dict[str, Any] = field(default_factory=dict)
     sums: list[Integers] = field(default_factory=list)
 
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of everything."""
+        found = hashlib.sha256(written(self.statistics))
+        for stored in self.sums:
+            found.update(hashlib.sha256(np.ascontiguousarray(stored).tobytes()).digest())
+        return found.digest()
+
 
 class Site(Protocol):
     """The data of one site; private, but for the name of its cohort."""
@@ -197,6 +210,48 @@ class Site(Protocol):
         """Content digests of every patient's images; private. None if nobody knows them."""
 
 
+class SiteCohort(Protocol):
+    """What a site that is elsewhere has; all of it private but the initialisations that came."""
+
+    ensemble: Any
+    teacher: Any
+
+    def initialisation(self, name: str) -> Path:
+        """Folder of an initialisation that came, by its digest."""
+
+    def arrays(self, init: Path) -> Any:
+        """The cohort's images, as large as a network wants them."""
+
+    def patients(self, initialisation: str, views: int) -> Any:
+        """The patients, as a network of this initialisation sees them."""
+
+
+class SitePart(Protocol):
+    """What a site does for one release, whoever asks; derived from the `ReleaseSpec` alone."""
+
+    @property
+    def data(self) -> Any:
+        """The data that the site computes from, as `Mechanism.contribute` takes it; private."""
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What follows from the spec, once no public input is lacking."""
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Digests of the public items about which a site answers once."""
+
+    @property
+    def lacking(self) -> list[int]:
+        """Blocks of public inputs that did not come yet."""
+
+    def accept(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Take a block of public inputs that the spec names, and give what is to be kept of it."""
+
+    def check(self) -> None:
+        """Refuse what cannot be done here, before it costs anything."""
+
+
 class Mechanism(Protocol):
     """A kind of release: its steps, what a site contributes to them, and how much noise they get.
 
@@ -212,6 +267,8 @@ class Mechanism(Protocol):
     note: ClassVar[str]
     # Whether a step depends on the sums of earlier ones.
     adaptive: ClassVar[bool] = False
+    # Statistics of a manifest that only who measured them knows; a site cannot check these.
+    untold: ClassVar[frozenset[str]] = frozenset()
 
     spec: ReleaseSpec
 
@@ -240,6 +297,23 @@ class Mechanism(Protocol):
     def stated(self) -> dict[str, Any]:
         """Every number that is fixed before private data is read; a site derives the same."""
 
+    @property
+    def inputs(self) -> Sequence[Mapping[str, NDArray[Any]]]:
+        """Public inputs that every site needs, in blocks."""
+        return ()
+
+    @property
+    def announces(self) -> bool:
+        """Whether sites are told the results of the preliminaries, wherever those come from."""
+        return bool(self.preliminaries())
+
+    def check_statistics(self, statistics: Any) -> None:  # noqa: ARG002
+        """Refuse results of the preliminaries that the plan could not have published."""
+        return
+
+    def shapes(self, step: Step, published: Published) -> dict[str, tuple[int, ...]]:
+        """Of every sum of a step, its shape, rows first."""
+
     def preliminaries(self) -> tuple[Step, ...]:
         """Steps that come first, whose results everything else depends on; there may be none."""
         return ()
@@ -262,8 +336,8 @@ class Mechanism(Protocol):
     def streams(self, noise: Noise, step: Step, name: str, published: Published) -> list[Stream]:
         """A stream for each row of a sum."""
 
-    def skip(self, step: Step) -> None:  # noqa: ARG002
-        """Count a step as done that an earlier run finished; for progress."""
+    def passed(self, step: Step) -> None:  # noqa: ARG002
+        """Count a step as done that was computed before, or elsewhere; for progress."""
         return
 
     def contribute(self, step: Step, site: Any, published: Published) -> Sums:
@@ -292,10 +366,7 @@ class Mechanism(Protocol):
         return
 
 
-MechanismT = TypeVar("MechanismT", bound=Mechanism, contravariant=True)
-
-
-class Federation(Protocol[MechanismT]):
+class Federation(Protocol):
     """All sites of one release: asked for sums over all, never for the part of one."""
 
     @property
@@ -310,7 +381,7 @@ class Federation(Protocol[MechanismT]):
     def people(self) -> dict[str, tuple[frozenset[str], ...]]:
         """Content digests of every patient's images, by cohort, where they are here; private."""
 
-    def prepare(self, mechanism: MechanismT, secret: Secret, key: str) -> None:
+    def prepare(self, mechanism: Mechanism, secret: Secret, key: str) -> None:
         """Ask every site whether it would take part, to be charged under this key."""
 
     def commit(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -49,13 +49,11 @@ from canal.release.shard import Shard, describe_shard, read_shard, shard_name, w
 from canal.release.statement import Facts, noise_source, stamp, state
 from canal.release.workspace import Workspace, charge_key
 
-MechanismT = TypeVar("MechanismT", bound=Mechanism)
-
 
 def publish(
     out: Path | str,
-    mechanism: MechanismT,
-    federation: Federation[MechanismT],
+    mechanism: Mechanism,
+    federation: Federation,
     *,
     ledger: Ledger | None = None,
     about: About | None = None,
@@ -97,7 +95,7 @@ class _Run:
 
     workspace: Workspace
     mechanism: Mechanism
-    federation: Federation[Any]
+    federation: Federation
     secret: Secret
     claim: bytes
     ledger: Ledger | None
@@ -127,7 +125,7 @@ class _Run:
         if charged is not None and not covers(charged["charges"], *due):
             raise ReleaseError("this release would cost more than was paid; this is a bug")
         self.workspace.write_down("mechanism", self.mechanism.numbers(published))
-        if published.statistics:
+        if self.mechanism.announces:
             self.federation.announce(published)
         shards = [self._shard(*each, published) for each in enumerate(self.mechanism.shards())]
         self.mechanism.write_more(self.workspace.staging)
@@ -160,7 +158,7 @@ class _Run:
         if path.is_file():
             shard = describe_shard(path, rows)
             for step in steps:
-                mechanism.skip(step)
+                mechanism.passed(step)
         else:
             sums = self.federation.sums(steps, published)
             parts = [

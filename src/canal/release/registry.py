@@ -14,12 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from canal.errors import ReleaseError
+from canal.errors import RefusalError, ReleaseError
 
 if TYPE_CHECKING:
     from canal.release.card import CardParts
     from canal.release.checks import Checks
     from canal.release.manifest import Manifest
+    from canal.release.mechanism import Federation, Mechanism, ReleaseSpec, SitePart, Step
     from canal.release.noise_check import Alike, Sums, Zeros
     from canal.release.recompute import PublicInputs
     from canal.release.statement import Facts, Wording
@@ -34,6 +35,10 @@ _NOTHING_PUBLIC = "none: all that is published beside the plan has noise"
 
 def _nothing_public(checks: Checks, release: Folder, public: PublicInputs) -> None:  # noqa: ARG001
     checks.skip("public inputs", _NOTHING_PUBLIC)
+
+
+def _only_here(*_: Any) -> Any:
+    raise RefusalError("a release of this kind is made in one process, and not across hosts")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,13 @@ class ReleaseKind:
         alike: what in a folder should have noise of its own.
         recompute: computes again what is public, and adds a check for everything.
         not_recomputed: what is to be said where the reader has no public inputs.
+        spec_from_json: the reverse of `ReleaseSpec.to_json`; like all that follows, for sites that
+            are elsewhere.
+        introduce: what a site shows of itself, and all must have in common, from its cohort and
+            what the aggregator wants.
+        claim: what determines the contributions of a site, likewise; private.
+        at_site: a site's part in a release, from the spec and its cohort.
+        job: the mechanism that an order asks for, and all sites that take part.
     """
 
     name: str
@@ -62,6 +74,28 @@ class ReleaseKind:
     alike: Callable[[Any], list[Alike]] = lambda release: []
     recompute: Callable[[Checks, Any, PublicInputs], None] = _nothing_public
     not_recomputed: Callable[[Manifest], str] = lambda manifest: _NOTHING_PUBLIC
+    spec_from_json: Callable[[Any], ReleaseSpec] = _only_here
+    introduce: Callable[[Any, Any], dict[str, Any]] = _only_here
+    claim: Callable[[Any, Any], list[str]] = _only_here
+    at_site: Callable[[Any, Any], SitePart] = _only_here
+    job: Callable[[Any, Any, Callable[[int], None]], Job] = _only_here
+
+
+@dataclass(frozen=True)
+class Job:
+    """A release that was ordered, ready to be made.
+
+    Args:
+        mechanism: what is released.
+        federation: all sites.
+        overlap: which images were compared (`canal.data.overlap.compare`).
+        report: told of every step that was published.
+    """
+
+    mechanism: Mechanism
+    federation: Federation
+    overlap: Mapping[str, str]
+    report: Callable[[Step], None] = lambda step: None
 
 
 def register(kind: ReleaseKind) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from canal.release.mechanism import Integers, Mechanism, Noise, Published, ReleaseSpec, Step, Sums
 from canal.release.noisy_sum import NoisySum
+from canal.release.plan import check_cohorts
 from canal.statistics.plan import (
     MOST_PATIENTS,
     STATISTICS,
@@ -42,6 +43,10 @@ class StatisticsSpec(ReleaseSpec):
     plan: StatisticsPlan
     cohorts: tuple[str, ...]
     noise: str
+
+    def check(self) -> None:
+        """Refuse other cohorts than the plan is for."""
+        check_cohorts(self.cohorts, self.plan.sites)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -82,6 +87,10 @@ class StatisticsMechanism(Mechanism):
     def preliminaries(self) -> tuple[Step, ...]:
         """All there is."""
         return (Step(STATISTICS),)
+
+    def shapes(self, step: Step, published: Published) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
+        """A vote for each bin of each statistic."""
+        return {name: (1, bins) for name, bins in self.spec.plan.widths.items()}
 
     def settle(self, sums: Mapping[str, Integers]) -> dict[str, Any]:
         """The noisy sums, as integers on the lattice."""
