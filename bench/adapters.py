@@ -12,12 +12,11 @@ import torch
 from bench.memory import mapped, ten_times
 from bench.ratio import Ratio, compare
 from canal.data.synthetic import generate
-from canal.gradients.adapter import Adapter
 from canal.gradients.clip import Clip
-from canal.gradients.gradients import Gradients
-from canal.gradients.moments import Moments
-from canal.gradients.norm import apart
+from canal.gradients.gradients import Gradients, apart
 from canal.gradients.patients import Patients
+from canal.gradients.subspace import Moments
+from canal.gradients.target_modules import Adapter
 from canal.learning.networks import UNetArchitecture, task_loss, to_float
 from canal.privacy.lattice import Lattice
 

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from canal.errors import InvalidValueError
-from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import Patients
+from canal.gradients.target_modules import Adapter
 from canal.learning import checkpoint
 from canal.learning.augmentation import augmented
 from canal.learning.distillation import Predictions, StudentLoss, mean_prediction

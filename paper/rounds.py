@@ -24,19 +24,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from canal import train_student
-from canal.gradients.adapter import Adapter
-from canal.gradients.advice import Advice
 from canal.gradients.gradients import Gradients
 from canal.gradients.mechanism import PatientSum
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan, Allocation
 from canal.gradients.public import Array, Public
 from canal.gradients.release import train as release_rounds
-from canal.gradients.shared import Shared, count_parameters, share
-from canal.gradients.start import Start
-from canal.gradients.store import AdapterRelease
-from canal.gradients.taught import load_taught
-from canal.gradients.update import UpdateSettings
+from canal.gradients.start import Shared, Start, count_parameters, share
+from canal.gradients.store import AdapterRelease, load_taught
+from canal.gradients.target_modules import Adapter
+from canal.gradients.update import Advice, UpdateSettings
 from canal.learning import checkpoint
 from canal.learning.teacher import load_initialisation
 from paper.arms import scored

@@ -27,8 +27,7 @@ from canal.features.distillation import FeatureMatching, feature_target
 from canal.features.per_iteration import PerIterationRelease
 from canal.features.store import FEATURES, Release
 from canal.gradients.plan import ADAPTERS
-from canal.gradients.store import AdapterRelease
-from canal.gradients.taught import load_taught
+from canal.gradients.store import AdapterRelease, load_taught
 from canal.learning import checkpoint
 from canal.learning.checkpoint import Checkpoint
 from canal.learning.distillation import Predictions, Target, mean_prediction, train_student

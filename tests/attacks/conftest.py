@@ -8,7 +8,7 @@ import pytest
 
 from canal.data.arrays import Arrays
 from canal.features.plan import Plan
-from canal.gradients.basis import Basis, Factors
+from canal.gradients.subspace import Basis, Factors
 from canal.privacy import Ledger, Participants, Secret
 
 SITES = ("north", "south", "west")

@@ -189,7 +189,7 @@ def test_without_noise_only_if_that_is_said(home):
 
 
 def test_what_a_budget_refuses_is_refused_before_anything_is_measured(home, monkeypatch):
-    from canal.gradients import shared
+    from canal.gradients import start as shared
 
     monkeypatch.setattr(shared, "look", lambda *_, **__: pytest.fail("it was measured"))
     asked = ("--patients", "9", "--epsilon", "20", "--out", "nothing")

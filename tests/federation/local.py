@@ -6,12 +6,12 @@ from canal.features.release import mechanism_of as features_of
 from canal.features.store import Release
 from canal.federation.aggregate import Parties, read_images
 from canal.federation.transport import InMemory
-from canal.gradients.adapter import Adapter
 from canal.gradients.job import make_plan
 from canal.gradients.patients import Patients
 from canal.gradients.release import mechanism_of as rounds_of
-from canal.gradients.shared import count_parameters, share
+from canal.gradients.start import count_parameters, share
 from canal.gradients.store import AdapterRelease
+from canal.gradients.target_modules import Adapter
 from canal.learning import checkpoint
 from canal.release.mechanism import LocalFederation
 from canal.release.publish import publish

@@ -54,7 +54,7 @@ def init(tmp_path_factory, recipient):
 @pytest.fixture(scope="session")
 def shared(init, recipient):
     """The network with its adapter, for an allocation; made once, its own weights kept apart."""
-    from canal.gradients.shared import share
+    from canal.gradients.start import share
 
     made = {}
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from canal.gradients.adapter import HEAD, NORMS, Adapter
+from canal.gradients.target_modules import HEAD, NORMS, Adapter
 from canal.privacy import Ledger
 
 COHORTS = ("dermoscopy", "ultrasound")

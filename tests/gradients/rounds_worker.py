@@ -19,7 +19,7 @@ from canal.data.synthetic import generate
 from canal.gradients.patients import Patients
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.release import train
-from canal.gradients.shared import share
+from canal.gradients.start import share
 from gradients.place import FEW
 
 SECRET = hashlib.sha256(b"thirty-two bytes, the same in every run").digest()

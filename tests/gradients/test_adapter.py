@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.gradients.adapter import Adapter, Coordinates, merge
+from canal.gradients.target_modules import Adapter, Coordinates, merge
 from canal.learning.networks import UNetArchitecture
 from gradients.place import FEW
 

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from canal.errors import InvalidValueError
-from canal.gradients.advice import Advice, voice
 from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.release import train
-from canal.gradients.update import UpdateSettings
+from canal.gradients.update import Advice, UpdateSettings, voice
 from gradients.place import FEW
 
 PLAN = AdapterPlan(8.0, patients=600, parameters=488_385, rounds=20)

@@ -18,7 +18,7 @@ from canal.gradients import mechanism as mechanism_module
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import CHUNK, Patients
-from canal.gradients.shared import share
+from canal.gradients.start import share
 from canal.gradients.store import AdapterRelease
 from canal.learning.teacher import load_initialisation
 from canal.privacy import Secret

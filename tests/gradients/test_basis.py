@@ -6,12 +6,11 @@ import torch
 
 from canal.errors import InvalidValueError, ReleaseError
 from canal.gradients import gradients
-from canal.gradients.adapter import Adapter
-from canal.gradients.basis import BASIS, Basis, Factors, digest, read_basis, write_basis
 from canal.gradients.gradients import Gradients
-from canal.gradients.moments import Moments
-from canal.gradients.shared import share
+from canal.gradients.start import share
 from canal.gradients.store import AdapterRelease
+from canal.gradients.subspace import BASIS, Basis, Factors, Moments, digest, read_basis, write_basis
+from canal.gradients.target_modules import Adapter
 from canal.learning.networks import UNetArchitecture
 from canal.release.verification import verify
 from gradients.pictures import pictures

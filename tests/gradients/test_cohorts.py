@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from canal.errors import InvalidValueError, ReleaseError
-from canal.gradients.adapter import Adapter
-from canal.gradients.machine import check_rows, made_up
+from canal.gradients.gradients import check_rows, made_up
 from canal.gradients.mechanism import COUNT, COUNT_STEP, stream_of_round
 from canal.gradients.patients import Patients
 from canal.gradients.plan import TENSOR
 from canal.gradients.release import check_sites
+from canal.gradients.target_modules import Adapter
 from canal.privacy import Secret
 from canal.release.mechanism import LocalFederation, Noise, Published, Step, contribution
 

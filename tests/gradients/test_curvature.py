@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from canal.gradients.curvature import Signs
-from canal.gradients.gradients import Gradients
+from canal.gradients.gradients import Gradients, Signs
 
 DRAWS = 4000
 

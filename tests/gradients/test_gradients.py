@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from canal.errors import InvalidValueError
-from canal.gradients.adapter import Adapter
 from canal.gradients.gradients import Gradients
+from canal.gradients.target_modules import Adapter
 from canal.learning.networks import UNetArchitecture, task_loss
 from gradients.pictures import pictures
 from gradients.place import FEW

@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.gradients.adapter import Adapter
-from canal.gradients.gradients import Gradients
-from canal.gradients.machine import check_rows
-from canal.gradients.moments import Moments
-from canal.gradients.shared import share
+from canal.gradients.gradients import Gradients, check_rows
+from canal.gradients.start import share
+from canal.gradients.subspace import Moments
+from canal.gradients.target_modules import Adapter
 from canal.learning.networks import UNetArchitecture
 from gradients.pictures import pictures
 from gradients.place import FEW

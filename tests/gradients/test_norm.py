@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from canal.gradients.gradients import Gradients
-from canal.gradients.norm import apart, is_plain
+from canal.gradients.gradients import Gradients, apart, is_plain
 
 LAYOUTS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canal.errors import CanalError, InvalidValueError
-from canal.gradients.adapter import Adapter
 from canal.gradients.plan import AdapterPlan
+from canal.gradients.target_modules import Adapter
 from canal.privacy.allocation import distortion, uniform
 from canal.privacy.precision import BEYOND, ETA
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from canal.errors import InvalidValueError
-from canal.gradients.product import Product
+from canal.gradients.target_modules import Product
 
 LAYERS = {
     "plain": (lambda: nn.Conv2d(3, 4, 3, padding=1), (3, 9, 9)),

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canal.gradients.adapter import HEAD, Adapter
-from canal.gradients.basis import Factors, digest, read_basis, write_basis
 from canal.gradients.recompute import SUBSPACE
-from canal.gradients.shared import share
+from canal.gradients.start import share
+from canal.gradients.subspace import Factors, digest, read_basis, write_basis
+from canal.gradients.target_modules import HEAD, Adapter
 from canal.release.recompute import PublicInputs
 from canal.release.verification import verify
 from gradients.charged import Charged
@@ -84,8 +84,8 @@ def test_a_subspace_to_the_last_bit(made, public):
 
 def test_eigenvectors_that_another_machine_turned_round(made, public):
     """As good a subspace, and no digest of it is the same."""
-    from canal.gradients.basis import read_basis
     from canal.gradients.store import AdapterRelease
+    from canal.gradients.subspace import read_basis
 
     basis = read_basis(made.folder)
     turned = replace(basis, factors=tuple(Factors(-f.left, -f.right) for f in basis.factors))
@@ -150,7 +150,7 @@ def test_any_part_of_a_subspace_that_is_another(name, made, public):
 @pytest.mark.parametrize("allocation", ALLOCATIONS)
 def test_clip_norms_of_the_patients(allocation, shared, sites, make_release, tmp_path, public):
     """Where patients are clipped is measured on patients, and everything follows from it."""
-    from canal.gradients.shared import PublicGradients
+    from canal.gradients.start import PublicGradients
 
     there = shared(allocation)
     told = PublicGradients(there.network, there.coordinates, sites[0].arrays, 1, 4)
@@ -194,7 +194,7 @@ def test_whatever_is_said_of_the_measurement_nothing_hangs(name, odd, made, publ
 def test_a_machine_that_does_not_keep_images_apart_is_no_fault_of_the_release(
     made, public, monkeypatch
 ):
-    import canal.gradients.shared as module
+    import canal.gradients.start as module
     from canal.errors import InvalidValueError
 
     def refuse(*_):

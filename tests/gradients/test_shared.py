@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from canal.errors import DataError, InvalidValueError
-from canal.gradients import shared as shared_module
+from canal.gradients import start as shared_module
 from canal.gradients.patients import Patients
 from canal.gradients.public import measure
-from canal.gradients.shared import share
-from canal.gradients.start import settled
+from canal.gradients.start import settled, share
 from canal.learning import checkpoint
 from canal.learning.networks import weights_digest
 from canal.release.workspace import Workspace

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from canal.errors import InvalidValueError, ReleaseError
-from canal.gradients.adapter import Adapter
 from canal.gradients.mechanism import GradientMechanism
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.release import train
 from canal.gradients.store import AdapterRelease
+from canal.gradients.target_modules import Adapter
 from canal.gradients.update import UpdateSettings
 from canal.learning import checkpoint
 from canal.release.manifest import MANIFEST, Manifest

@@ -106,11 +106,11 @@ def rounds(
 ) -> list[Look]:
     """A private release of gradients over several rounds, and everything that checks one."""
 
-    from canal.gradients.adapter import HEAD, NORMS, Adapter
     from canal.gradients.patients import Patients
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.release import train
-    from canal.gradients.shared import share
+    from canal.gradients.start import share
+    from canal.gradients.target_modules import HEAD, NORMS, Adapter
     from canal.privacy import Ledger
 
     few = Adapter((NORMS, HEAD, *parts))

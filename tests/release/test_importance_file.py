@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from canal.errors import InvalidValueError
-from canal.features.importance_file import read_importance
+from canal.features.forecast import read_importance
 
 
 @pytest.mark.parametrize("name", ["scores.json", "scores.npy", "scores.csv", "scores.txt"])

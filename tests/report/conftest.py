@@ -60,11 +60,11 @@ def attack(release, **other):
 def teach(out, init, recipient, private, ledger):
     """A release of adapters: the last layer, taught in two rounds."""
 
-    from canal.gradients.adapter import Adapter
     from canal.gradients.patients import Patients
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.release import train
-    from canal.gradients.shared import share
+    from canal.gradients.start import share
+    from canal.gradients.target_modules import Adapter
 
     head = Adapter(("head",))
     shared = share(init, recipient, head, "flat", views=0)
@@ -77,7 +77,7 @@ def teach(out, init, recipient, private, ledger):
 def made_run(tmp_path_factory, arrays):
     """The folder; a test that changes it takes `run_folder`."""
     from canal.features import Plan, Queries, create, load_ensemble
-    from canal.gradients.taught import save_taught
+    from canal.gradients.store import save_taught
     from canal.learning.networks import UNetArchitecture
     from canal.learning.settings import TrainingSettings
     from canal.learning.teacher import initialise, train

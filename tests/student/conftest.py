@@ -82,11 +82,11 @@ def make_release(tmp_path_factory, init, arrays):
 def adapters(tmp_path_factory, init, arrays):
     """A release of adapters by one site, two rounds without noise: they are there to be read."""
 
-    from canal.gradients.adapter import Adapter
     from canal.gradients.patients import Patients
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.release import train
-    from canal.gradients.shared import share
+    from canal.gradients.start import share
+    from canal.gradients.target_modules import Adapter
 
     shared = share(init, arrays, Adapter(("head",)), "none", views=0)
     site = Patients("site", replace(arrays, images=255 - arrays.images), views=0)

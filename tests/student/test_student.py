@@ -12,7 +12,7 @@ from xxhash import xxh3_128_hexdigest
 
 from canal.errors import CheckpointError, InvalidValueError, ReleaseError
 from canal.features.distillation import FeatureMatching, Projected, Targets
-from canal.gradients.taught import load_taught, save_taught
+from canal.gradients.store import load_taught, save_taught
 from canal.learning import checkpoint
 from canal.learning.augmentation import orient
 from canal.learning.checkpoint import Checkpoint

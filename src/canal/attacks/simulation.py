@@ -36,10 +36,10 @@ from canal.data.arrays import Arrays
 from canal.errors import BudgetExceededError
 from canal.features.plan import Plan
 from canal.features.store import Release
-from canal.gradients.adapter import HEAD, NORMS, Adapter
 from canal.gradients.mechanism import COUNT
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
+from canal.gradients.target_modules import HEAD, NORMS, Adapter
 from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
 from canal.release.registry import of_kind
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from canal.attacks.view import Floats
-    from canal.gradients.basis import Basis
+    from canal.gradients.subspace import Basis
 
 Simulation = Callable[[Folder, Path], Iterator[Check]]
 
@@ -387,7 +387,7 @@ class Rounds(Scenario):
         """See `Scenario`."""
         from canal.gradients.patients import Patients
         from canal.gradients.release import train
-        from canal.gradients.shared import share
+        from canal.gradients.start import share
 
         chosen = self.choices(epsilon)
         shared = share(

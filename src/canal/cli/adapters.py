@@ -118,11 +118,11 @@ def train(
     from canal.cli.progress import rounds as watching
     from canal.data.overlap import compare, contents, digests, lookalikes
     from canal.errors import InvalidValueError
-    from canal.gradients.adapter import HEAD, NORMS, Adapter
-    from canal.gradients.advice import Advice
     from canal.gradients.patients import Patients
     from canal.gradients.release import train as make
-    from canal.gradients.shared import count_parameters, share
+    from canal.gradients.start import count_parameters, share
+    from canal.gradients.target_modules import HEAD, NORMS, Adapter
+    from canal.gradients.update import Advice
     from canal.learning.teacher import trained_on
     from canal.release.charges import charges
     from canal.release.publish import check_protection
@@ -210,8 +210,7 @@ def apply(
     out: Annotated[Path, typer.Option(help="Folder for the network.")],
 ) -> None:
     """Write the shared network as the release teaches it, without any training of one's own."""
-    from canal.gradients.store import AdapterRelease
-    from canal.gradients.taught import save_taught
+    from canal.gradients.store import AdapterRelease, save_taught
 
     opened = AdapterRelease.open(release)
     save_taught(out, init, opened)

@@ -39,8 +39,7 @@ def plan(
     wanted: dict[str, Any],
 ) -> None:
     """Say what a release will cost and carry, before any data is touched."""
-    from canal.features.forecast import forecast
-    from canal.features.importance_file import read_importance
+    from canal.features.forecast import forecast, read_importance
     from canal.features.plan import Plan
     from canal.privacy.budget import BudgetSplit
     from canal.privacy.units import Participants

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from canal.errors import InvalidValueError
 from canal.features.calibration import CalibratedPlan
 from canal.features.plan import Plan
 from canal.privacy.iteration import Penalty, penalty, releases_per_image
@@ -15,7 +17,10 @@ from canal.privacy.units import NEIGHBOURS, UNITS
 from canal.release.digits import finite_or_none
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import ArrayLike, NDArray
+
 
 PENALTY_STEPS = (1, 10, 100, 1_000, 10_000)
 # Signal over noise of one whole query, below which nothing can be learned from it, or easily.
@@ -224,3 +229,25 @@ def _per_iteration(seen: Forecast) -> str:
 def _listed(values: NDArray[np.float64]) -> list[float | None]:
     """One value for each channel; JSON has no infinity, so a channel not released is null."""
     return [finite_or_none(value) for value in values.tolist()]
+
+
+def read_importance(path: Path) -> NDArray[np.float64]:
+    """Read one score a channel.
+
+    Args:
+        path: `.json` (a list), `.npy`, or any text of numbers divided by commas or white space.
+    """
+    try:
+        if path.suffix == ".npy":
+            values = np.load(path, allow_pickle=False)
+        elif path.suffix == ".json":
+            values = np.array(json.loads(path.read_text()))
+        else:
+            values = np.array(path.read_text().replace(",", " ").split())
+        return np.asarray(values, dtype=np.float64).ravel()
+    except OSError as error:
+        raise InvalidValueError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, TypeError) as error:
+        raise InvalidValueError(
+            f"{path} holds no list of numbers ({error}); write one score for each channel"
+        ) from error

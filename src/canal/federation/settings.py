@@ -124,7 +124,7 @@ class Order:
         purpose: what the release is for; it is published.
         contact: who answers questions about it; it is published.
         plan: choices of the plan that win over the preset, such as epsilon.
-        adapter: which parameters patients teach, as `canal.gradients.adapter.Adapter`.
+        adapter: which parameters patients teach, as `canal.gradients.target_modules.Adapter`.
         update: how fast, as `canal.gradients.update.UpdateSettings`.
         quantile: of gradient norms on the queries, at which patients are clipped.
         views: of an image in a round, each varied another way; 0 for the image as it is.

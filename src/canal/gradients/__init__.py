@@ -1,31 +1,18 @@
-"""The patient-level release: noisy rounds on some parameters of the shared network.
+"""The gradient release: rounds of clipped per-patient gradients, summed over all sites, with noise.
 
-==============  ==============================================================
-`adapter`       which parameters, as one vector
-`product`       two thin convolutions beside a thick one
-`norm`          normalisation with weights for every image
-`gradients`     of every image on its own, many in one pass
-`machine`       whether this one keeps patients apart, to the bit
-`basis`         few directions that public gradients vary in
-`moments`       of public gradients, which give the basis
-`clip`          one patient's part: rescaled, bounded, on the lattice
-`curvature`     where noise harms the recipient's own loss
-`public`        scales and bounds, measured on the recipient's own images
-`plan`          what is asked for, and what it costs
-`advice`        how many directions and which step suit the noise
-`mechanism`     sums as integers, with integer noise
-`patients`      those of one site, and what they add
-`cohorts`       all sites, in one process or elsewhere
-`shared`        the network that everybody holds, as the rounds want it
-`start`         where the rounds begin
-`agreement`     what every site agrees to before the first round
-`rounds`        claims, pays, asks round after round, publishes
-`update`        from published sums to the next network
-`statement`     what only this mechanism promises, and what it does not
-`card`          the same for whoever signs
-`store`         a release as its reader sees it
-`verification`  every number of it derived again
-`taught`        the network that it leads to, as a checkpoint
-`kind`          what `canal.release.registry` asks of it
-==============  ==============================================================
+==================  ===============================================================================
+`target_modules`    which parameters are trained
+`plan`              what is asked for, and what it costs
+`gradients`         per-image gradients, many in one pass
+`subspace`          the public subspace that gradients are projected on
+`clip`              a patient's gradient: rescaled, bounded, on the lattice
+`public`, `start`   scales and bounds, measured on the recipient's own images
+`patients`          the patients of one site, and what each adds to a round
+`mechanism`         the rounds as `canal.release.mechanism` has them
+`release`           making a release in one process
+`site`, `job`       a site's part across hosts, and what an order asks for
+`update`            the server optimizer: from published sums to the next network
+`store`             a release as its reader sees it
+`kind`              what `canal.release.registry` asks of a mechanism
+==================  ===============================================================================
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from canal.gradients.basis import BASIS
+from canal.gradients.subspace import BASIS
 from canal.release.card import CardParts, shortened
 from canal.release.chart import Point, lines
 from canal.release.digits import number, short

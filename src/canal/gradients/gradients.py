@@ -1,4 +1,4 @@
-r"""The gradient of every image on its own, for some parameters, many images in one pass.
+r"""Per-image gradients of some parameters, many images in one pass.
 
 One pass forward and one back give, at every layer that is asked for, its input x and the gradient
 g at its output. The gradient of a weight is then a sum over positions of products of the two,
@@ -9,7 +9,7 @@ layer              gradient of image i
 =================  =====================================================================
 convolution        the weight gradient of a convolution in B groups, one an image
 its bias           $\sum_p g_{i,c,p}$
-norm               see `canal.gradients.norm`
+norm               $\sum_p g \hat x$ and $\sum_p g$, see below
 linear             $\sum_p g_{i,p} x_{i,p}^\top$
 =================  =====================================================================
 
@@ -18,15 +18,35 @@ layers share and outputs that are changed in place are differentiated one image 
 slower and gives the same.
 
 Guarantees:
-    A row depends on its own image. That no kernel of a machine lets others into its last bits is
-    seen (`canal.gradients.machine`) before anything private is read: with it, one patient more or
-    less changes nothing but that patient's own contribution.
+    A row depends on its own image. With some kernels a sample's gradient depends, in its low-order
+    bits, on the rest of the batch; one patient more or less would then change what others add, and
+    no clip bounds that. `check_rows` tries the machine on public images, in batches of the shapes
+    that will be used, and refuses it before anything private is read.
+
+*Norms.* With $\hat x = (x - m) / s$ over a group of n values, scale w, shift b and the gradient g
+at the output, summed over positions p,
+$$ \partial w = \sum_p g \hat x, \qquad \partial b = \sum_p g, \qquad
+   \partial x = \frac1s\left(w g - \frac1n \sum_c w_c\,\partial b_c
+                             - \hat x \frac1n \sum_c w_c\,\partial w_c\right). $$
+The two sums that the gradient at the input needs anyway are the gradients of the weights, and
+torch's own kernel for channels that lie last is slow (`python -m bench adapters` has both).
+
+*Curvature.* With J the derivative of an image's logits and p their probabilities, the Gauss-Newton
+matrix of the mean cross-entropy is $J^\top \mathrm{diag}(p(1-p)) J$ over the number of pixels: how
+much a small change of the parameters costs, whatever the labels. For r of independent signs
+(`Signs`), $\mathbb E\,(J^\top \sqrt{p(1-p)}\, r)_i^2$ is its diagonal, so one pass back from random
+signs says of every parameter how much noise in it harms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from canal.errors import InvalidValueError
 from canal.learning.networks import evaluating, home, task_loss
@@ -34,7 +54,8 @@ from canal.learning.networks import evaluating, home, task_loss
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.gradients.basis import Basis, Factors
+    from canal.gradients.subspace import Basis, Factors
+
 
 Loss = Callable[["Tensor", "Tensor"], "Tensor"]
 # Floats in a line of the cache.
@@ -58,7 +79,6 @@ class Gradients:
         loss: Loss = task_loss,
         basis: Basis | None = None,
     ) -> None:
-        from canal.gradients.norm import is_plain
 
         have = dict(network.named_parameters())
         unknown = [name for name in names if name not in have]
@@ -103,8 +123,6 @@ class Gradients:
     def _together(self, images: Tensor, masks: Tensor) -> Tensor | None:
         """All rows at once; None where a layer's input or output was changed in place."""
         import torch
-
-        from canal.gradients.norm import apart
 
         modules = dict(self.network.named_modules())
         seen: list[tuple[str, Tensor, Tensor]] = []
@@ -272,3 +290,173 @@ def _linear(
     if leaf == "bias":
         return _turned(gradient.sum(1), factors)
     return _turned(torch.einsum("bpo,bpi->boi", gradient, given), factors)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Is it a norm of an image's own statistics, and nothing that may compute another?"""
+    kind: Any = type(module)
+    if "forward" in vars(module):  # somebody has put their own there
+        return False
+    if kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
+        return not module.track_running_stats
+    return kind is nn.GroupNorm
+
+
+@contextmanager
+def apart(network: nn.Module, wanted: Collection[str]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Inside, every plain norm has weights for each image.
+
+    Args:
+        network: whose norms they are.
+        wanted: names of parameters that are differentiated.
+
+    Yields:
+        Name and copy `[B, C]` of each wanted parameter, one for each time that it is used; filled
+        by a pass.
+    """
+    used: list[tuple[str, Tensor]] = []
+    swapped = {name: each for name, each in network.named_modules() if is_plain(each)}
+    try:
+        for name, module in swapped.items():
+            module.forward = _forward(module, name, wanted, used)
+        yield used
+    finally:
+        for module in swapped.values():
+            del module.forward
+
+
+def _forward(
+    module: Any, name: str, wanted: Collection[str], used: list[tuple[str, Tensor]]
+) -> Callable[[Tensor], Tensor]:
+    def weights(leaf: str, default: float, images: Tensor) -> Tensor:
+        one = getattr(module, leaf)
+        one = images.new_full(images.shape[1:2], default) if one is None else one
+        each, whole = one.expand(images.shape[:2]), f"{name}.{leaf}" if name else leaf
+        if whole in wanted:
+            each = each.detach().requires_grad_()
+            used.append((whole, each))
+        return each
+
+    def forward(images: Tensor) -> Tensor:
+        groups = getattr(module, "num_groups", images.shape[1])
+        scale, shift = weights("weight", 1, images), weights("bias", 0, images)
+        found: Tensor = _Norm.apply(images, scale, shift, groups, module.eps)
+        return found
+
+    return forward
+
+
+class _Norm(torch.autograd.Function):
+    """A norm with a scale and a shift `[B, C]`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, scale: Tensor, shift: Tensor, groups: int, eps: float
+    ) -> Tensor:
+        centred = images - _wide(_group_mean(_over(images), groups, images), images)
+        rate = (_group_mean(_over(centred * centred), groups, images) + eps).rsqrt()
+        ctx.groups = groups
+        ctx.save_for_backward(centred, scale, rate)
+        return torch.addcmul(_wide(shift, images), centred, _wide(scale * rate, images))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        centred, scale, rate = ctx.saved_tensors
+        of_shift = _over(gradient)
+        of_scale = _over(gradient * centred) * rate
+        if not ctx.needs_input_grad[0]:
+            return None, of_scale, of_shift, None, None
+        level = rate * _group_mean(scale * of_shift, ctx.groups, gradient)
+        slope = rate * rate * _group_mean(scale * of_scale, ctx.groups, gradient)
+        found = torch.addcmul(_wide(-level, gradient), gradient, _wide(scale * rate, gradient))
+        found.addcmul_(centred, _wide(slope, gradient), value=-1)
+        return found, of_scale, of_shift, None, None
+
+
+def _over(values: Tensor) -> Tensor:
+    """Summed over positions, `[B, C]`."""
+    return values.sum((*range(2, values.ndim),))
+
+
+def _wide(values: Tensor, images: Tensor) -> Tensor:
+    """`[B, C]`, to be spread over the positions of images."""
+    return values.reshape(*values.shape, *(1,) * (images.ndim - 2))
+
+
+def _group_mean(sums: Tensor, groups: int, images: Tensor) -> Tensor:
+    """From sums over positions, the mean of a channel's group, `[B, C]`."""
+    batch, channels = sums.shape
+    count = images[0].numel() // groups
+    means = sums.reshape(batch, groups, -1).sum(2, keepdim=True) / count
+    return means.expand(-1, -1, channels // groups).reshape(batch, channels)
+
+
+def check_rows(gradients: Gradients, images: Tensor, masks: Tensor) -> None:
+    """See, on public images, that a row depends on its image alone: not on others, nor on chance.
+
+    Args:
+        gradients: of the network.
+        images: a batch as large as those to come; public.
+        masks: of the same.
+
+    Raises:
+        InvalidValueError: some kernel lets one image into the last bits of another, or computes
+            other bits the second time.
+    """
+    import torch
+
+    rows = gradients(images, masks)
+    if not torch.equal(rows, gradients(images, masks)):
+        raise InvalidValueError(
+            "this machine computes the same gradient in other last bits the second time; set "
+            "OMP_NUM_THREADS=1, or compute on the CPU"
+        )
+    turned = gradients(images.roll(1, 0), masks.roll(1, 0)).roll(-1, 0)
+    others = torch.cat([images[:1], torch.zeros_like(images[1:])])
+    alone = gradients(others, torch.cat([masks[:1], torch.zeros_like(masks[1:])]))
+    # Every second image is another one, ten times as bright: those between must not notice.
+    bright, inverse = images.clone(), masks.clone()
+    bright[1::2], inverse[1::2] = -10 * images[1::2], 1 - masks[1::2]
+    beside = gradients(bright, inverse)
+    if (
+        not torch.equal(rows, turned)
+        or not torch.equal(rows[0], alone[0])
+        or not torch.equal(rows[::2], beside[::2])
+    ):
+        raise InvalidValueError(
+            "the kernels of this machine let images that are computed together into each other's "
+            "last bits, so one patient could show in another's part; take a chunk of 1"
+        )
+
+
+def made_up(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images that show nothing, and masks of it, as `check_rows` may see them."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(shape, generator=generator) * 2 - 1
+    return images, (images[:, :1] > 0).float()
+
+
+class Signs:
+    """A loss whose gradient, squared, is the diagonal of the Gauss-Newton matrix, on average.
+
+    Args:
+        seed: of the signs; public.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        import torch
+
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, logits: Tensor, masks: Tensor) -> Tensor:  # noqa: ARG002
+        """Of each image, `[B]`."""
+        import torch
+
+        chance = logits.detach().sigmoid()
+        signs = torch.randint(2, logits.shape, generator=self._generator).to(logits) * 2 - 1
+        pixels = logits[0].numel()
+        weight = (chance * (1 - chance) / pixels).sqrt() * signs
+        return (logits * weight).flatten(1).sum(1)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from canal.data.overlap import compare
 from canal.errors import FederationError
-from canal.gradients.adapter import Adapter
-from canal.gradients.advice import Advice
 from canal.gradients.plan import AdapterPlan
 from canal.gradients.release import mechanism_of, progress_of
-from canal.gradients.shared import count_parameters, share
-from canal.gradients.update import UpdateSettings
+from canal.gradients.start import count_parameters, share
+from canal.gradients.target_modules import Adapter
+from canal.gradients.update import Advice, UpdateSettings
 from canal.learning import checkpoint
 from canal.release.registry import Job
 

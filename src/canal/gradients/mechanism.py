@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from canal.errors import InvalidValueError, ReleaseError
-from canal.gradients.basis import Basis, write_basis
 from canal.gradients.clip import Clip
 from canal.gradients.gradients import Gradients
 from canal.gradients.patients import check_views
 from canal.gradients.plan import ADAPTERS, TENSOR, AdapterPlan, CalibratedAdapterPlan
 from canal.gradients.public import Public
+from canal.gradients.subspace import Basis, write_basis
 from canal.gradients.update import Trajectory, UpdateSettings
 from canal.privacy.lattice import Lattice
 from canal.privacy.shares import check_share
@@ -46,9 +46,9 @@ from canal.release.plan import check_cohorts
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.gradients.adapter import Coordinates
     from canal.gradients.patients import Patients
     from canal.gradients.start import Measured
+    from canal.gradients.target_modules import Coordinates
     from canal.privacy.randomness import Stream
 
 COUNT = "count"

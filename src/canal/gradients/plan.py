@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from canal.errors import InvalidValueError
-from canal.gradients.adapter import Adapter
+from canal.gradients.target_modules import Adapter
 from canal.privacy.allocation import uniform, water_filling
 from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion

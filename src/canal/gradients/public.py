@@ -2,7 +2,7 @@ r"""What the recipient's own images say about gradients, before any patient is a
 
 With the shared initialisation and the recipient's labelled images, channel by channel: $v_c$, the
 mean squared norm of an image's gradient, $s_c$, the curvature of the recipient's own loss
-(`canal.gradients.curvature`), and $d_c$, its number of parameters. Noise of variance $\sigma_c^2$
+(`canal.gradients.gradients`), and $d_c$, its number of parameters. Noise of variance $\sigma_c^2$
 on every parameter of a channel harms by $\sum_c s_c \sigma_c^2$.
 
 *Ellipsoid*: gradients are rescaled by $a_c$, clipped as a whole to C, and get even noise; scaled
@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError
-from canal.gradients.basis import Basis, digest
 from canal.gradients.clip import Clip
+from canal.gradients.subspace import Basis, digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,7 +140,7 @@ def measure(
         channels: the channel of every coordinate.
         allocation: of the plan.
         curvature: rows in the same way, whose squares are on average what noise in a coordinate
-            harms (`canal.gradients.curvature`); all count alike where not given.
+            harms (`canal.gradients.gradients`); all count alike where not given.
         quantile: of the images' norms, or of those of every channel: where they are clipped.
         basis: that they were taken in.
     """

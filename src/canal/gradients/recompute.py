@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canal.errors import InvalidValueError, MismatchError
-from canal.gradients.adapter import Coordinates
-from canal.gradients.advice import Advice
-from canal.gradients.basis import Basis, digest
 from canal.gradients.mechanism import PatientSum
 from canal.gradients.public import Array, Public
-from canal.gradients.shared import PublicGradients
-from canal.gradients.start import Measured
+from canal.gradients.start import Measured, PublicGradients
 from canal.gradients.store import AdapterRelease
+from canal.gradients.subspace import Basis, digest
+from canal.gradients.target_modules import Coordinates
+from canal.gradients.update import Advice
 from canal.release.checks import Check, Checks
 from canal.release.manifest import Manifest
 from canal.release.recompute import PublicInputs, compared, initialisation, seen, word_of_makers
@@ -33,7 +32,7 @@ from canal.release.recompute import PublicInputs, compared, initialisation, seen
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from canal.gradients.moments import Moments
+    from canal.gradients.subspace import Moments
     from canal.learning.checkpoint import Checkpoint
 
 # Largest relative difference between machines. Measured as in `canal.release.recompute`, other

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from canal.data.overlap import compare, digests
 from canal.errors import ReleaseError
-from canal.gradients.advice import Advice
-from canal.gradients.machine import check_rows, made_up
+from canal.gradients.gradients import check_rows, made_up
 from canal.gradients.mechanism import GradientMechanism, GradientSpec, PatientSum
 from canal.gradients.start import settled
 from canal.gradients.store import AdapterRelease
+from canal.gradients.update import Advice
 from canal.privacy.ledger import Ledger
 from canal.release.mechanism import LocalFederation, Step, noise_of
 from canal.release.plan import check_cohorts
@@ -23,7 +23,7 @@ from canal.release.workspace import Workspace
 if TYPE_CHECKING:
     from canal.gradients.patients import Patients
     from canal.gradients.plan import AdapterPlan
-    from canal.gradients.shared import Shared
+    from canal.gradients.start import Shared
     from canal.release.record import About
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, RefusalError
-from canal.gradients.basis import Basis
-from canal.gradients.machine import check_rows, made_up
+from canal.gradients.gradients import check_rows, made_up
 from canal.gradients.mechanism import GradientMechanism, GradientSpec, PatientSum
 from canal.gradients.public import Public
+from canal.gradients.subspace import Basis
 from canal.learning import checkpoint
 from canal.learning.networks import weights_digest
 

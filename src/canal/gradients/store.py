@@ -1,25 +1,31 @@
-"""A release of adapters as its reader sees it: noisy sums, and the network they lead to."""
+"""A gradient release as its reader sees it: noisy sums, and the network that they lead to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from canal.errors import InvalidValueError, MismatchError, ReleaseError
-from canal.gradients.adapter import Coordinates, merge
-from canal.gradients.basis import BASIS, digest, read_basis
 from canal.gradients.mechanism import PatientSum
 from canal.gradients.plan import ADAPTERS, TENSOR, AdapterPlan
 from canal.gradients.public import Public
+from canal.gradients.subspace import BASIS, digest, read_basis
+from canal.gradients.target_modules import Coordinates, merge
 from canal.gradients.update import Trajectory, UpdateSettings
+from canal.learning import checkpoint
+from canal.learning.checkpoint import Checkpoint
 from canal.learning.networks import weights_digest
+from canal.learning.runs import RunFolder
 from canal.release.checks import not_the_digest
 from canal.release.manifest import Manifest
 from canal.release.mechanism import Integers
 from canal.release.store import Folder
+from canal.release.verification import check_contents
 
 if TYPE_CHECKING:
     from torch import nn
@@ -166,3 +172,35 @@ class AdapterRelease(Folder):
         coordinates.write(self.trajectory(coordinates).adapter.float())
         merge(network)
         return network
+
+
+def load_taught(init: Path, release: AdapterRelease) -> tuple[nn.Module, Checkpoint]:
+    """The shared initialisation with what the patients taught it, and what it is made for.
+
+    Args:
+        init: folder of the initialisation that the rounds started from.
+        release: what was published.
+    """
+    network, start = checkpoint.load(init)
+    return release.teach(network), start
+
+
+def save_taught(folder: Path, init: Path, release: AdapterRelease) -> Checkpoint:
+    """Write that network to a folder, once the release was checked; later it is found there.
+
+    Args:
+        folder: of the checkpoint.
+        init: folder of the initialisation that the rounds started from.
+        release: what was published.
+    """
+    check_contents(release)
+    network, start = load_taught(init, release)
+    run = RunFolder(folder)
+    with run.claim({"init": start.initialisation, "release": release.digest}):
+        if run.is_finished:
+            return checkpoint.describe(folder)
+        notes = {"role": "student", "mode": "applied", "images": 0, "release": release.digest}
+        notes |= release.stamp
+        description = replace(start, notes=notes)
+        run.finish(network, description)
+        return description

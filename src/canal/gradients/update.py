@@ -1,8 +1,17 @@
-r"""From published sums to the next network: post-processing, free, the same for all who repeat it.
+r"""The server optimizer: from published sums to the next network. Free post-processing.
 
 With the direction $s_t$ of round t (the noisy sum over the number of patients, rescaled),
 $$m_t = \beta m_{t-1} + s_t, \qquad \theta_{t+1} = \theta_t - \eta_t m_t,$$
-and the adapter is the average of the last iterates.
+and the result is the average of the last iterates.
+
+`Advice` chooses the subspace dimension and the step size from the noise level. All rounds together
+give one mean of N patients under noise. Were the patients unanimous, it would have length one, and
+on every coordinate noise of standard deviation $1/\text{snr}$ with
+$$\text{snr} = \frac{N \sqrt T}{\sigma} = \frac{N \mu}{\Delta}.$$
+Noise in k dimensions is as long as $\sqrt k$ of these: the larger the signal-to-noise ratio, the
+more dimensions are worth having; and the longer the noise, the sooner must the network stop. Both
+rules read public numbers alone. Their constants were chosen on one synthetic hospital;
+`python -m paper run choices` tries others beside them.
 """
 
 from __future__ import annotations
@@ -11,10 +20,16 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from canal.errors import InvalidValueError
+from canal.gradients.plan import DISTANCE
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from canal.gradients.mechanism import PatientSum
+    from canal.gradients.plan import AdapterPlan
 
 
 @dataclass(frozen=True)
@@ -23,7 +38,7 @@ class UpdateSettings:
 
     Args:
         step: $\eta$, in units of the clip: how far one round of unanimous patients moves. None
-            for one that suits the noise (`canal.gradients.advice`); rounds begin with a number.
+            for one that suits the noise (`canal.gradients.update`); rounds begin with a number.
         momentum: $\beta$.
         averaged: share of the rounds, the last ones, whose iterates are averaged.
         decay: `none`, or `cosine` down to zero.
@@ -108,3 +123,46 @@ class Trajectory:
     def adapter(self) -> Tensor:
         """The average so far, or where it is."""
         return self._sum / self._counted if self._counted else self.here
+
+
+def voice(plan: AdapterPlan) -> float:
+    """What unanimous patients say in all rounds, over the noise on a coordinate of it."""
+    if plan.allocation == "none":
+        return math.inf
+    mu = math.sqrt(2 * plan.rho()["rounds"])
+    return plan.patients * mu / DISTANCE[plan.unit] / plan.excess
+
+
+@dataclass(frozen=True)
+class Advice:
+    r"""What is done where nothing else is asked for.
+
+    Args:
+        heard: directions, over the root of the voice.
+        way: how far unanimous patients lead, times the squared length of the noise on their mean.
+        furthest: the same without noise, in units of the clip.
+    """
+
+    heard: float = 300.0
+    way: float = 10.0
+    furthest: float = 25.0
+
+    def directions(self, plan: AdapterPlan) -> int:
+        """K for such a plan; 0, for all parameters, where they are no more than that."""
+        most = self.heard * math.sqrt(voice(plan))
+        return 0 if most >= plan.parameters else max(1, int(most))
+
+    def settle(self, update: UpdateSettings, mechanism: PatientSum) -> UpdateSettings:
+        """The same with a step, if it has none: the noise says how far.
+
+        Args:
+            update: how the next network follows from a sum.
+            mechanism: of a round.
+        """
+        if update.step is not None:
+            return update
+        noise = mechanism.noise_length**2
+        far = min(self.furthest, self.way / noise) if noise else self.furthest
+        step = far / update.reach(mechanism.calibrated.plan.rounds)
+        # Three digits: it is read by people, and repeated by other machines.
+        return replace(update, step=float(np.format_float_scientific(step, precision=2)))

@@ -1,8 +1,8 @@
-r"""The adapter: the parameters of the shared network that patients teach.
+r"""Which parameters of the shared network are trained: any by name, and LoRA products beside layers.
 
-Any parameters by name, and, beside convolutions, products of two thin ones (Hu et al. 2021):
+Beside a convolution there may be a product of two thin ones (LoRA, Hu et al. 2021):
 $$W + B A, \qquad A: \text{r channels, drawn from a public seed}, \quad B = 0 \text{ at first.}$$
-`merge` folds them into the weights, so that what comes out is the network that went in.
+`merge` folds products into the weights, so that what comes out is the network that went in.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from canal.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
 
 # Words for what has other names in every network.
 NORMS, HEAD, EVERYTHING = "norms", "head", "*"
@@ -123,8 +127,6 @@ class Coordinates:
 
 def merge(network: nn.Module) -> None:
     """Fold all products into the weights beside them; the network computes what it computed."""
-    from canal.gradients.product import Product
-
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, Product):
@@ -182,8 +184,6 @@ def _put_beside(network: nn.Module, adapter: Adapter) -> list[nn.Parameter]:
     import torch
     from torch.nn.modules.conv import _ConvNd
 
-    from canal.gradients.product import Product
-
     modules = dict(network.named_modules())
     chosen = [
         name
@@ -200,3 +200,47 @@ def _put_beside(network: nn.Module, adapter: Adapter) -> list[nn.Parameter]:
         setattr(modules[home], leaf, product)
         new += [product.inner.weight, product.outer.weight]
     return new
+
+
+class Product(nn.Module):
+    """A convolution and, beside it, one to few channels and one back.
+
+    Args:
+        layer: stays as it is.
+        rank: the few channels.
+        generator: of the first factor; the second is zero, so nothing changes at first.
+    """
+
+    def __init__(self, layer: Any, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        if layer.groups > 1:
+            raise InvalidValueError("a convolution in groups has no product beside it")
+        alike = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        shape = {name: getattr(layer, name) for name in alike}
+        if layer.transposed:
+            shape["output_padding"] = layer.output_padding
+        flat = getattr(nn, f"Conv{len(layer.kernel_size)}d")
+        self.layer = layer
+        # Without weights at first: nobody else's random numbers are drawn.
+        there = {"bias": False, "device": layer.weight.device, "dtype": layer.weight.dtype}
+        self.inner = skip_init(type(layer), layer.in_channels, rank, **shape, **there)
+        self.outer = skip_init(flat, rank, layer.out_channels, 1, **there)
+        with torch.no_grad():
+            fan_in = self.inner.weight.numel() / rank
+            drawn = torch.empty(self.inner.weight.shape)
+            self.inner.weight.copy_(drawn.normal_(std=fan_in**-0.5, generator=generator))
+            self.outer.weight.zero_()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Both, added up."""
+        there: Tensor = self.layer(images) + self.outer(self.inner(images))
+        return there
+
+    def folded(self) -> nn.Module:
+        """The layer alone, with the product in its weights."""
+        back = self.outer.weight.flatten(1)
+        rule = "or,ir...->io..." if self.layer.transposed else "or,ri...->oi..."
+        with torch.no_grad():
+            self.layer.weight += torch.einsum(rule, back, self.inner.weight)
+        layer: nn.Module = self.layer
+        return layer
