@@ -1,4 +1,4 @@
-r"""Which parameters of the shared network are trained: any by name, and LoRA products beside layers.
+r"""Which parameters of the shared network are trained: any by name, and LoRA products.
 
 Beside a convolution there may be a product of two thin ones (LoRA, Hu et al. 2021):
 $$W + B A, \qquad A: \text{r channels, drawn from a public seed}, \quad B = 0 \text{ at first.}$$
