@@ -42,6 +42,8 @@ TYPED = {
         *("--count-patients", 0.05, "--seed", 8),
     ),
     "gradients-counted-paid": ("adapters", "train", *ROUNDS, *HEAD, "--count-patients", 0.05),
+    "statistics": ("statistics", "release", "--purpose", "golden", "--seed", 11),
+    "statistics-paid": ("statistics", "release", "--budget-split", 0.4, 0.3, 0.2, 0.1),
 }
 ORDERED = {
     "features-across": {"seed": 9, "preset": "paper", "plan": {"epsilon": 60.0, "released": 8}},
@@ -101,9 +103,11 @@ def type_out(root, name, words):
         given = [word for site in SITES for word in ("--teacher", f"t/{site}")]
     else:
         given = [word for site in SITES for word in ("--data", site)]
+    if words[0] != "statistics":
+        given += ["--init", "init", "--queries", "queries"]
     if "--seed" not in words:
         given += ["--ledger", ledger]
-    say(root, *words, *given, "--init", "init", "--queries", "queries", "--out", name)
+    say(root, *words, *given, "--out", name)
     return Made(name, root / name, {"all": ledger})
 
 

@@ -1,6 +1,6 @@
 """Golden releases: what was published before a change of the code is published after it.
 
-`pinned/*.json` hold one release each: of features and of gradients, by a trusted aggregator and by
+`pinned/*.json` hold one release each: of features, gradients and statistics, by a trusted aggregator and by
 secure sum across sites; with paid statistics, with replaced patients, with a counted number of
 them. Pinned are the integers of every tensor (their digest), manifest with statement, the text of
 the card, the checks of `verify`, what each ledger was charged, and every message between server and

@@ -84,7 +84,7 @@ class Manifest:
         except OSError as error:
             raise ReleaseError(
                 f"{folder} holds no release ({error.strerror}: {MANIFEST}); give the folder that "
-                "`canal release create` or `canal adapters train` made"
+                "`canal release create`, `canal adapters train` or `canal statistics release` made"
             ) from error
         return cls.from_bytes(data, str(path))
 
