@@ -56,6 +56,13 @@ def test_for_research_and_for_programs(home):
     assert other["count"]["error"] < made["count"]["error"]
 
 
+def test_a_report_names_it(home):
+    release(home, "--out", home / "run/statistics", "--seed", 1)
+    call_here(home, "report", home / "run", "--out", home / "report.html")
+    page = (home / "report.html").read_text().replace("\xa0", " ")
+    assert "release was made: Statistics, ε = 1." in page
+
+
 def test_what_goes_wrong_is_said_in_a_sentence(home):
     missing = ("--out", home / "a", "--ledger", home / "missing.sqlite")
     assert "there is no ledger" in release(home, *missing, code=2)

@@ -1,13 +1,13 @@
 """Golden releases: what was published before a change of the code is published after it.
 
-`pinned/*.json` hold one release each: of features, gradients and statistics, by a trusted aggregator and by
-secure sum across sites; with paid statistics, with replaced patients, with a counted number of
-them. Pinned are the integers of every tensor (their digest), manifest with statement, the text of
-the card, the checks of `verify`, what each ledger was charged, and every message between server and
-sites. All of it is made by commands and orders, as users make it, so that it survives what changes
-within. Write it again with `OMP_NUM_THREADS=1 PYTHONPATH=src:tests python -m golden --write`, which
-lists every field that changed, old → new; a deliberate change of names is a row in
-`golden.compare.RENAMED`.
+`pinned/*.json` hold one release each: of features, gradients and statistics, by a trusted
+aggregator and by secure sum across sites; with paid statistics, with replaced patients, with a
+counted number of them. Pinned are the integers of every tensor (their digest), manifest with
+statement, the text of the card, the checks of `verify`, what each ledger was charged, and every
+message between server and sites. All of it is made by commands and orders, as users make it, so
+that it survives what changes within. Write it again with
+`OMP_NUM_THREADS=1 PYTHONPATH=src:tests python -m golden --write`, which lists every field that
+changed, old → new; a deliberate change of names is a row in `golden.compare.RENAMED`.
 
 What varies: releases that protect draw secrets. Whatever differs between two runs of the same code
 is `(varies)` in the file, and only its presence is compared. Releases with a seed have the same

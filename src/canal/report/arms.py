@@ -164,10 +164,10 @@ def release_order(published: Published) -> tuple[Any, ...]:
     plan = published.plan
     return (
         not published.noisy,
-        isinstance(published, PublishedAdapters),
+        [PublishedFeatures, PublishedAdapters, Published].index(type(published)),
         _UNITS.index(plan.unit),
         plan.epsilon,
-        _SPREADS.index(plan.allocation),
+        _SPREADS.index(plan.allocation) if plan.allocation in _SPREADS else 0,
         published.where,
     )
 

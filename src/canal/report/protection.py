@@ -62,13 +62,14 @@ def _guarantees(releases: Sequence[Published], called: dict[str, str]) -> Iterab
         if any(_would(each, unit) is not None for each in releases for unit in each.units)
         else ""
     )
-    adapters = any(each.patient == "membership" for each in releases)
+    kinds = sorted({each.release.kind for each in releases if each.patient == "membership"})
+    others = " and ".join(kinds)
     relation = (
         " With features it is the same whether that patient is added, removed or replaced. With "
-        "adapters it is that of a patient who is added or removed, with that of one who is "
-        "replaced by another in small print; no query image has a part in adapters, and the paper "
-        "does not count them."
-        if adapters
+        f"{others} it is that of a patient who is added or removed, with that of one who is "
+        f"replaced by another in small print; no query image has a part in {others}, and the "
+        "paper does not count them."
+        if kinds
         else ""
     )
     yield note(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from canal.errors import ReleaseError
 from canal.features.plan import Plan
 from canal.features.store import Release
-from canal.gradients.plan import DISTANCE, AdapterPlan
+from canal.gradients.plan import AdapterPlan
 from canal.gradients.store import AdapterRelease
-from canal.privacy.units import UNITS, Unit
+from canal.privacy.units import Unit
 from canal.release.digits import finite_or_none, number
 from canal.release.plan import ReleasePlan
-from canal.release.registry import of_kind
 from canal.release.store import Folder, open_release
 from canal.release.verification import check_statement
 
@@ -27,7 +25,7 @@ SPREADS = {"flat": "", "ellipsoid": " (ellipsoid)", "channels": " (by channel)"}
 
 
 @dataclass(frozen=True, eq=False)
-class Published(ABC):
+class Published:
     """A release of the run.
 
     Args:
@@ -38,22 +36,32 @@ class Published(ABC):
     where: str
     release: Folder
 
-    # What it promises anything to; and, of those, what stands for a patient in one number.
-    units: ClassVar[tuple[Unit, ...]]
-    patient: ClassVar[Unit]
-
     @staticmethod
     def open(folder: Path, where: str) -> Published:
         """Open a folder, and refuse a statement that does not follow from its plan."""
         opened = open_release(folder)
-        found = of_kind(PUBLISHED, opened, "page")(where, opened)
+        found = PUBLISHED.get(opened.kind, Published)(where, opened)
         found.calibrated  # noqa: B018  # derived here, so that nobody shows what is forged
         return found
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """What was asked for, in a few words."""
+        plan, kind = self.plan, self.release.kind.capitalize()
+        if not self.noisy:
+            return f"{kind}, no noise"
+        whose = "replaced patient’s " if self.patient != plan.unit else ""
+        return f"{kind}, {whose}ε = {number(plan.epsilon)}"
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What it promises anything to."""
+        return self.plan.units
+
+    @property
+    def patient(self) -> Unit:
+        """Of those, what stands for a patient in one number: who is added or removed."""
+        return "membership" if "membership" in self.units else "patient"
 
     @cached_property
     def calibrated(self) -> Any:
@@ -111,8 +119,6 @@ class PublishedFeatures(Published):
     """Features of the recipient's queries; a patient is added, removed or replaced at one cost."""
 
     release: Release
-    units = UNITS
-    patient = "patient"
 
     @property
     def plan(self) -> Plan:
@@ -147,8 +153,6 @@ class PublishedAdapters(Published):
     """Parameters that patients taught; one who is added or removed pays less than one replaced."""
 
     release: AdapterRelease
-    units = tuple(DISTANCE)
-    patient = "membership"
 
     @property
     def plan(self) -> AdapterPlan:
