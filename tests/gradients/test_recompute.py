@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canal.gradients.recompute import SUBSPACE
 from canal.gradients.start import share
 from canal.gradients.subspace import Factors, digest, read_basis, write_basis
 from canal.gradients.target_modules import HEAD, Adapter
+from canal.gradients.verification import SUBSPACE
 from canal.release.recompute import PublicInputs
 from canal.release.verification import verify
 from gradients.charged import Charged

@@ -14,9 +14,9 @@ import pytest
 from budgets import just_enough
 from canal.errors import CheckpointError
 from canal.features.mechanism import FeatureMechanism, TeacherSum
-from canal.features.recompute import TOLERANCE
 from canal.features.release import create
 from canal.features.statistics import Statistics, sum_up
+from canal.features.verification import TOLERANCE
 from canal.learning.networks import BOTTLENECK, Tap
 from canal.privacy import Ledger
 from canal.release.card import render

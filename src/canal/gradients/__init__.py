@@ -13,6 +13,8 @@
 `site`, `job`       a site's part across hosts, and what an order asks for
 `update`            the server optimizer: from published sums to the next network
 `store`             a release as its reader sees it
+`statement`         what a statement and a card say of this mechanism alone
+`verification`      what is particular in checking a release
 `kind`              what `canal.release.registry` asks of a mechanism
 ==================  ===============================================================================
 """

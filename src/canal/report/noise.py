@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from canal.features.card import WEIGHTS
+from canal.features.statement import WEIGHTS
 from canal.release.chart import Point, lines, scatter
 from canal.release.digits import number
 from canal.release.page import figure, note, section

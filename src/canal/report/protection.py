@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from canal.features.card import PARTS
+from canal.features.statement import PARTS
 from canal.gradients.plan import AdapterPlan
 from canal.privacy.units import Unit
 from canal.release.chart import bar

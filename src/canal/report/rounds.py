@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from canal.gradients.card import NAMES
+from canal.gradients.statement import NAMES
 from canal.release.chart import Point, lines
 from canal.release.digits import number
 from canal.release.page import figure, note, section

@@ -9,5 +9,5 @@ KIND = ReleaseKind(
     open=Deferred("canal.statistics.release:StatisticsRelease"),
     derive=Deferred("canal.statistics.release:derive"),
     noise_looks=Deferred("canal.statistics.release:noise_looks"),
-    card=Deferred("canal.statistics.card:card"),
+    card=Deferred("canal.statistics.statement:card"),
 )

@@ -1,10 +1,14 @@
-"""What a statistics release says of itself in a statement (`canal.release.statement`)."""
+"""What only a statistics release says of itself: in its statement, and on its privacy card."""
 
 from __future__ import annotations
 
 from canal.privacy.events import Guarantee
 from canal.privacy.units import Unit
-from canal.release.digits import short, upwards
+from canal.release.card import CardParts
+from canal.release.chart import histogram
+from canal.release.digits import number, short, upwards
+from canal.release.manifest import Manifest
+from canal.release.page import figure, note, section
 from canal.release.statement import (
     RANDOMNESS,
     Facts,
@@ -12,7 +16,8 @@ from canal.release.statement import (
     every_patient,
     on_a_lattice,
 )
-from canal.statistics.plan import CalibratedStatisticsPlan
+from canal.statistics.plan import COUNT, CalibratedStatisticsPlan, StatisticsPlan
+from canal.statistics.release import estimates
 
 NEIGHBOURS: dict[Unit, str] = {
     "membership": "one patient, with all of their images, is added to one site's cohort, or "
@@ -25,7 +30,7 @@ _TIMES = (1, 2, 5, 10)
 
 
 def wording(calibrated: CalibratedStatisticsPlan, facts: Facts) -> Wording:
-    """What only a statistics release says."""
+    """What only this mechanism says in a statement."""
     plan = calibrated.plan
     again = {
         float(times): Guarantee(tuple(event.times(times) for event in calibrated.guarantee.events))
@@ -91,3 +96,37 @@ def _mechanism(calibrated: CalibratedStatisticsPlan, facts: Facts) -> list[str]:
         f"Standard deviation of the noise on every number, in patients: {noise}. "
         f"{on_a_lattice('Votes', calibrated, facts)}",
     ]
+
+
+def card(manifest: Manifest) -> CardParts:
+    """What only this mechanism shows on a card."""
+    plan, found = StatisticsPlan.from_json(manifest.plan), estimates(manifest)
+    count = found[COUNT]
+    figures = []
+    for name, each in plan.histograms.items():
+        counts = dict(zip(each.bins, found[name].patients.tolist(), strict=True))
+        title = each.what[0].upper() + each.what[1:]
+        figures.append(figure(title, histogram(name, title, counts, found[name].error, "patients")))
+    return CardParts(
+        title="release of statistics",
+        facts={
+            "Sites": number(plan.sites),
+            "Patients": f"{number(count.patients[0])} ± {number(count.error)}",
+            "Histograms": ", ".join(plan.histograms),
+        },
+        sections=[
+            section(
+                "What the cohorts are like",
+                f'<div class="charts">{"".join(figures)}</div>',
+                note(
+                    "Numbers of patients; whose images fall into several bins is spread over "
+                    "these. Lines are 95 % intervals of the noise; what is below 0 is drawn as 0."
+                ),
+                style="wide",
+            )
+        ],
+        holds=[
+            f"The number of patients, and histograms of {', '.join(plan.histograms)} over "
+            f"{number(sum(plan.widths.values()) - 1)} bins."
+        ],
+    )
