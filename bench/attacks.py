@@ -11,8 +11,7 @@ import numpy as np
 
 from bench.ratio import Ratio
 from bench.release import _wide_release
-from canal.attacks.auditor import Auditor
-from canal.attacks.feature_auditor import FeatureAuditor
+from canal.attacks.audit import Auditor
 from canal.attacks.lira import Shadows, likelihood_ratios
 
 DRAWS = 100_000
@@ -24,7 +23,7 @@ PATIENTS, SHADOWS, VALUES, LIRA_SECONDS = 1000, 64, 100_000, 10.0
 def ratios() -> Iterator[Ratio]:
     """Every comparison of the audit."""
     with tempfile.TemporaryDirectory() as name:
-        auditor = FeatureAuditor(_wide_release(Path(name), queries=1000), draws=DRAWS)
+        auditor = Auditor(_wide_release(Path(name), queries=1000), draws=DRAWS)
         seconds = _seconds(auditor)
         values = sum(game.values for game in auditor.games) * DRAWS
     what = f"audit of one release, n = {DRAWS:.0e} in each world"

@@ -17,10 +17,11 @@ PRIVATE = {"caps_source": "private", "importance_source": "private"}
 
 
 @pytest.fixture(scope="session")
-def make_mechanism():
-    """A mechanism whose statistics nobody had to compute."""
+def make_features():
+    """The worst case of features whose statistics nobody had to compute."""
     from canal.features.mechanism import TeacherSum
     from canal.features.statistics import Statistic, Statistics
+    from canal.features.worst_case import FeatureWorstCase
 
     def make(preset="honest", *, people=None, **choices):
         fitting = {
@@ -35,19 +36,21 @@ def make_mechanism():
         caps = Statistic("public", tuple(np.linspace(0.5, 3.0, plan.channels)))
         importance = Statistic("public", tuple(np.geomspace(1, 100, plan.channels)))
         statistics = Statistics(caps, importance)
-        return TeacherSum.of(plan.calibrate(statistics.weights(plan)), statistics)
+        calibrated = plan.calibrate(statistics.weights(plan))
+        return FeatureWorstCase(TeacherSum.of(calibrated, statistics))
 
     return make
 
 
 @pytest.fixture(scope="session")
 def make_rounds():
-    """A mechanism of rounds whose scales and bounds nobody had to measure: six channels of two."""
+    """The worst case of rounds whose bounds nobody had to measure: six channels of two."""
     import torch
 
     from canal.gradients.mechanism import PatientSum
     from canal.gradients.plan import AdapterPlan
     from canal.gradients.public import Public
+    from canal.gradients.worst_case import GradientWorstCase
 
     def make(allocation="flat", *, channels=6, **choices):
         blocks = channels if allocation == "channels" else 1
@@ -73,7 +76,7 @@ def make_rounds():
         )
         bounds, weights = np.linspace(0.5, 3.0, blocks), np.geomspace(1.0, 100.0, blocks)
         public = Public(where, scales, bounds, weights, 1.5, basis)
-        return PatientSum.of(plan.calibrate(weights), public)
+        return GradientWorstCase(PatientSum.of(plan.calibrate(weights), public))
 
     return make
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from canal.attacks.residue import Residue
-from canal.attacks.traces import different_noise
 from canal.attacks.view import passes, released_rows, units
 from canal.errors import InvalidValueError
 from canal.features.queries import Queries
@@ -84,7 +83,6 @@ def test_no_other_check_of_the_folder_finds_that(make_release, arrays, look, tam
     release = make_release(arrays=arrays, seed=3, epsilon=EASY)
     forged = tamper(release, arrays, lambda noise: noise / 2)
     assert [check for check in verify(forged.path) if check.passed is False] == []
-    assert different_noise(forged).passed
     assert set(look(forged)[0]) == {WIDTH}
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from canal.attacks.audit import Auditor
 from canal.attacks.bounds import gaussian_epsilon, width_mu
-from canal.attacks.kinds import auditor_of
 from canal.attacks.verdict import Verdict, all_read
 from canal.privacy.gaussian import epsilon_from_rho
 from canal.privacy.units import Participants
@@ -28,7 +28,7 @@ def paper(make_release):
 @pytest.fixture(scope="module")
 def drawn(paper, secrets, tmp_path_factory):
     """The games of a release, played once: `printed` of other folders is held against them."""
-    auditor = auditor_of(paper, secrets=secrets, **QUICK)
+    auditor = Auditor(paper, secrets=secrets, **QUICK)
     folder = tmp_path_factory.mktemp("games")
     games = [(game, game.play(20_000, secrets(game.unit), folder)) for game in auditor.games]
     return auditor, games
@@ -36,7 +36,7 @@ def drawn(paper, secrets, tmp_path_factory):
 
 def verdicts(auditor, games):
     return [
-        Verdict.of(game, played, auditor.among(game.unit), auditor.printed(game))
+        Verdict.of(game, played, auditor.among(game), auditor.printed(game))
         for game, played in games
     ]
 
@@ -158,7 +158,7 @@ def test_a_patient_who_counts_once_and_speaks_on_every_query(
         return found | {"patient": Exposure(found["patient"].sensitivity)}
 
     monkeypatch.setattr(Participants, "features", once)
-    auditor = auditor_of(make_release(), secrets=secrets, units=("patient",), **QUICK)
+    auditor = Auditor(make_release(), secrets=secrets, units=("patient",), **QUICK)
     found = auditor.run()
     assert not found.holds
     (patient,) = found.verdicts

@@ -7,20 +7,28 @@ its own share of the noise, and that of the third.
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from canal.attacks.feature_game import FeatureGame
-from canal.attacks.hostile import feature_teacher, worlds
+from canal.attacks.game import Game
 from canal.attacks.verdict import Outcome
 from canal.errors import FederationError
+from canal.features.ensemble import Ensemble
 from canal.features.job import RemoteTeachers
 from canal.features.mechanism import FEATURES, FeatureMechanism, TeacherSum
 from canal.features.plan import Plan
 from canal.features.release import mechanism_of
 from canal.features.statistics import Statistics
+from canal.features.worst_case import (
+    FeatureWorstCase,
+    feature_tap,
+    scripted_queries,
+    scripted_teachers,
+    turned,
+)
 from canal.federation.contract import Contract
 from canal.federation.masks import add_up
 from canal.federation.message import Message
@@ -131,19 +139,20 @@ def play(tmp_path, monkeypatch):
     def play(colluding=1, insists=1):
         plan = make_plan(colluding)
         kinds = [False, True] * PAIRS
-        pair = worlds("patient", feature_teacher(plan), plan, kinds, who=0)
-        transcripts = [
-            Transcript(tmp_path / str(number), world, plan, insists)
-            for number, world in enumerate(pair)
-        ]
+        queries, teachers = scripted_queries(kinds), scripted_teachers(feature_tap(plan), 3)
+        transcripts = []
+        for number, world in enumerate((teachers, turned(teachers, 0))):
+            known = SimpleNamespace(ensemble=Ensemble(tuple(world), "first"), queries=queries)
+            transcripts.append(Transcript(tmp_path / str(number), known, plan, insists))
         scores = []
         for transcript in transcripts:
             mechanism, seen = transcript.seen()
-            game = FeatureGame(mechanism, "patient", 2)
+            game = Game(FeatureWorstCase(mechanism), "patient", 2)
             # What is stored is rounded to 16 bits; the adversary has the whole sum.
             units = np.ldexp(1.0, -mechanism.shift)[None, :, None]
             flat = (seen * units).reshape(PAIRS, 2, -1)
-            scores.append(sum(flat[:, kind] @ game.weights(kind) for kind in (0, 1)))
+            moved = game.moved[FEATURES]
+            scores.append(sum(moved.score(kind, flat[:, kind]) for kind in (0, 1)))
         return transcripts, Outcome.of(game, tuple(scores), game.claimed[FEATURES], what="pairs")
 
     return play

@@ -214,7 +214,7 @@ def verified(path: Path, ledger, init: Path, asked) -> list[str]:
 
 def audited(release) -> list[str]:
     """What `canal audit` finds, with as few draws as keep its resolution."""
-    from canal.attacks.kinds import audit
+    from canal.attacks.audit import audit
     from canal.federation.audit import usual
 
     found = audit(release, simulations=usual(release), **QUICK)

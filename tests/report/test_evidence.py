@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from canal.attacks.audit import FORMAT as AUDITED
+from canal.attacks.audit import audit
 from canal.attacks.inversion import Inversion, Likeness
-from canal.attacks.kinds import audit
 from canal.attacks.traces import Check
 from canal.errors import DataError
 from canal.privacy import Secret

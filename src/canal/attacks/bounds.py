@@ -134,7 +134,7 @@ def gaussian_mu(without: ArrayLike, with_: ArrayLike, confidence: float = 0.95) 
 
 
 def width_mu(
-    apart: ArrayLike, ratios: ArrayLike, freedom: float, confidence: float = 0.95
+    apart: ArrayLike, ratios: ArrayLike, freedom: ArrayLike, confidence: float = 0.95
 ) -> float:
     r"""The distance of two worlds that are apart as far as was computed, under noise that was seen.
 
@@ -147,20 +147,23 @@ def width_mu(
     Args:
         apart: of every place, in units of the deviation that is stated there.
         ratios: variance that was drawn there over the stated one, about the known mean.
-        freedom: how many draws each of them is the mean of.
+        freedom: how many draws each of them is the mean of; one number, or one for each.
         confidence: of the bound.
     """
     from scipy.special import gammaincinv
 
-    distances, seen = np.broadcast_arrays(np.square(apart), np.asarray(ratios, dtype=np.float64))
+    distances, seen, draws = np.broadcast_arrays(
+        *(np.square(apart), np.asarray(ratios, dtype=np.float64)),
+        np.asarray(freedom, dtype=np.float64),
+    )
     moved = distances > 0
     if not moved.any():
         return 0.0
-    distances, seen = distances[moved], seen[moved]
+    distances, seen, draws = distances[moved], seen[moved], draws[moved]
     if not seen.all():
         return math.inf
-    least = 2 * float(gammaincinv(freedom / 2, (1 - confidence) / seen.size))
-    return math.sqrt(float((distances / seen).sum()) * least / freedom)
+    least = 2 * gammaincinv(draws / 2, (1 - confidence) / seen.size) / draws
+    return math.sqrt(float((distances / seen * least).sum()))
 
 
 def gaussian_epsilon(mu: float, delta: float, *, upwards: bool = False) -> float:

@@ -19,17 +19,12 @@ from typing import Any
 import numpy as np
 
 from canal.attacks.game import Floats, Game, Played
-from canal.attacks.moved import off_lattice
-from canal.attacks.view import released_rows, spreads
-from canal.features.calibration import CalibratedPlan
-from canal.features.mechanism import TeacherSum
-from canal.features.statistics import Statistics
-from canal.features.store import Release
 from canal.privacy.randomness import Secret
 from canal.release.mechanism import Noise
-from canal.release.noise_check import closest
 
 RARE = 1e-9
+# Numbers that are tried in place of a secret, and secrets that are drawn to see whether two agree.
+SEEDS, DRAWN = 1 << 16, 1024
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,9 @@ def distances(game: Game) -> Check:
     of many does not show in a game about all of them.
     """
     what = f"distance of a{'n' if game.unit == 'image' else ''} {game.unit}"
-    worst = max(game.reaches(), key=lambda reach: reach.found - reach.stated)
-    if worst.found > worst.stated * (1 + 1e-12):
+    further = [each for each in game.reaches() if each.found > each.stated * (1 + 1e-12)]
+    if further:
+        worst = max(further, key=lambda reach: reach.found - reach.stated)
         detail = f"{worst.found:.4g} in {worst.what}, and {worst.stated:.4g} is stated"
         return Check(what, False, detail)
     return Check(what, True, "before noise, nothing is moved further than is stated")
@@ -75,9 +71,9 @@ def noise_is_wide(played: Played, what: str) -> Check:
     The variance that was drawn is chi-square about the stated one, or more where it was rounded.
     """
     count = sum(ratios.size for ratios in played.spread.values())
+    least = _least_chi_square(played.freedom, 1 / count) / played.freedom
     for name, ratios in played.spread.items():
-        freedom = played.freedom[name]
-        if ratios.min() < _least_chi_square(freedom, 1 / count) / freedom:
+        if ratios.min() < least:
             detail = f"{math.sqrt(ratios.min()):.4g} of the deviation that is stated, in {name}"
             return Check(what, False, detail, RARE)
     smallest = min(float(ratios.min()) for ratios in played.spread.values())
@@ -94,53 +90,26 @@ def whole_numbers(game: Game, secret: Secret) -> Check:
     return Check(what, not wrong, wrong or "noise is integers, whatever it is added to")
 
 
-def on_lattice(release: Release, calibrated: CalibratedPlan) -> Check:
-    """See that the published statistics are on the lattice; features are stored as integers."""
-    statistics = Statistics.from_json(release.manifest.statistics)
-    what = "published statistics"
-    private = [name for name, source in calibrated.plan.sources.items() if source == "private"]
-    if not private:
-        return Check(what, None, "caps and importance are public", folder=True)
-    for name in private:
-        made = statistics.caps if name == "caps" else statistics.importance
-        values = np.array(made.values)
-        found = off_lattice(values, calibrated, name)
-        if found:
-            detail = f"{found:.1%} of the published {name} are off the lattice"
-            return Check(what, False, detail, folder=True)
-        # Signal can only add to the sum of squares.
-        if made.sigma and np.square(values / made.sigma).sum() < _least_chi_square(values.size):
-            detail = f"{name} vary less than their noise alone would"
-            return Check(what, False, detail, RARE, folder=True)
-    detail = "on the lattice, and vary as much as their noise"
-    return Check(what, True, detail, 2 * RARE, folder=True)
-
-
-def own_noise(mechanism: TeacherSum, stored: tuple[Floats, Floats]) -> Check:
-    """See that no two rows that the aggregator made have the same noise.
-
-    Args:
-        mechanism: that made them.
-        stored: rows of both worlds, of queries of two kinds in turns, `[n, M, places]`.
-    """
-    what = "noise of its own for every query"
-    if mechanism.calibrated.plan.allocation == "none":
+def own_noise(game: Game, secret: Secret) -> Check:
+    """See that no two rows have the same noise, published as the aggregator does it."""
+    what = f"noise of its own for all {game.steps}"
+    if not game.noisy:
         return Check(what, None, "no noise was added")
-    std = mechanism.teachers * mechanism.sigma / mechanism.lattice.step
+    if not game.repeated:
+        return Check(what, None, "nothing is published again and again")
+    rows = np.stack(list(game.silent(Noise(secret, (b"audit", b"rows")))))
+    moved = game.moved[game.repeated]
+    width = rows.shape[1]
     # Two draws of a normal that is rounded to units agree with this probability.
-    agree = np.minimum(1.0, np.ldexp(1.0, mechanism.shift) / (2 * math.sqrt(math.pi) * std))
-    count = len(stored[0])
-    alarm = count**2 * float(np.exp(np.log(agree).sum() * stored[0].shape[2]))
+    agree = np.minimum(1.0, moved.unit / (2 * math.sqrt(math.pi) * moved.std))[:width]
+    alarm = len(rows) ** 2 * float(np.exp(np.log(agree).sum()))
     if alarm > RARE:
         return Check(what, None, "too few values in a row to tell")
-    for rows in stored:
-        for kind in (rows[::2], rows[1::2]):
-            flat = kind.reshape(len(kind), -1).astype(np.int16)
-            different = len(np.unique(flat, axis=0))
-            if different < len(flat):
-                detail = f"{len(flat) - different} of {len(flat)} rows repeat another's noise"
-                return Check(what, False, detail, alarm)
-    return Check(what, True, f"none of {2 * count} rows repeats another's", alarm)
+    repeated = len(rows) - len(np.unique(rows, axis=0))
+    if repeated:
+        detail = f"{repeated} of {len(rows)} rows repeat another's noise"
+        return Check(what, False, detail, alarm)
+    return Check(what, True, f"none of {len(rows)} rows repeats another's", alarm)
 
 
 def unrelated(sample: Sequence[Floats]) -> Check:
@@ -170,40 +139,11 @@ def unrelated(sample: Sequence[Floats]) -> Check:
     return Check(what, score <= limit, detail, RARE)
 
 
-def apart(rows: Floats, times: str, *, later_know: bool = False) -> Check:
-    """See that no two rows of a folder are closer than independent noise lets them be.
-
-    Args:
-        rows: `[n, values]`, in units of the noise.
-        times: what a row is about, queries or rounds.
-        later_know: see `canal.release.noise_check.closest`.
-    """
-    what = f"noise of different {times}"
-    most = closest(rows, RARE, later_know=later_know)
-    if most.passed is None:
-        return Check(what, None, "too few values to tell", folder=True)
-    said = f"closest pair of {most.pairs}: {most.energy:.4g}, and at least {most.least:.4g} is "
-    return Check(what, most.passed, said + "expected", RARE, folder=True)
-
-
-def different_noise(release: Release) -> Check:
-    """See the same of the queries of a folder of features."""
-    if release.plan.allocation == "none":
-        return Check("noise of different queries", None, "no noise was added", folder=True)
-    return apart(released_rows(release) / spreads(release), "queries")
-
-
 def _least_chi_square(freedom: float, share: float = 1.0) -> float:
     """What a chi-square variable falls below with probability 1e-9 (times share)."""
-    quantile = NormalDist().inv_cdf(RARE * share)
-    # Wilson and Hilferty's cube root: good to a fraction of a per cent in this tail.
-    root = 1 - 2 / (9 * freedom) + quantile * math.sqrt(2 / (9 * freedom))
-    return freedom * max(0.0, root) ** 3
+    from scipy.special import gammaincinv  # type: ignore[import-untyped]
 
-
-SEEDS = 1 << 16
-DRAWN = 1024
-_CONTEXT = (b"audit", b"seeds")
+    return 2 * float(gammaincinv(freedom / 2, RARE * share))
 
 
 def repeated_secrets(folder: Path, draws: int = DRAWN) -> int:
@@ -230,19 +170,20 @@ def find_seed(
     tries `Secret.seeded` of every small number in its place.
 
     Guarantees:
-        False-alarm rate below 1e-14: a wrong seed explains eight rows with a probability of at
-        most 2^-72.
+        False-alarm rate below 1e-14: a wrong seed explains eight rows, of at least nine bits
+        each, with a probability of at most 2^-72.
 
     Args:
-        game: of the release; it makes eight rows.
+        game: of the release; it makes a few rows.
         secret: as the aggregator draws it.
         seeds: how many to try.
         progress: called with the number of seeds tried.
     """
-    rows = list(game.rows(Noise(secret, _CONTEXT)))
+    context = (b"audit", b"seeds")
+    rows = list(game.told(Noise(secret, context)))
 
     def explains(candidate: Secret) -> bool:
-        again = game.rows(Noise(candidate, _CONTEXT))
+        again = game.told(Noise(candidate, context))
         return all(np.array_equal(*pair) for pair in zip(again, rows, strict=True))
 
     for seed in range(seeds):

@@ -17,14 +17,14 @@ from canal.errors import InvalidValueError
 from canal.learning.settings import DataSettings
 
 if TYPE_CHECKING:
-    from canal.attacks.audit import Audit
-    from canal.attacks.auditor import Auditor
+    from canal.attacks.audit import Audit, Auditor
     from canal.attacks.individual import CohortLosses, IndividualLoss
     from canal.attacks.traces import Check
     from canal.features.ensemble import Ensemble
     from canal.features.queries import Queries
     from canal.features.store import Release
     from canal.gradients.store import AdapterRelease
+    from canal.release.store import Folder
 
 _FEATURES = "features, with the teachers: the noise in the folder itself, and a canary"
 _ADAPTERS = "adapters, at a hospital: what its own patients paid"
@@ -145,9 +145,8 @@ def audit(
     with --private; a pipe, --out and --json never get it.
     """
     from canal.attacks import individual
-    from canal.attacks.kinds import auditor_of
+    from canal.attacks.audit import Auditor
     from canal.federation.audit import usual
-    from canal.release.registry import of_kind
     from canal.release.store import open_release
 
     given = _Given(teacher, queries, without, init, data, most, chunk, split, part, keep_healthy)
@@ -161,8 +160,8 @@ def audit(
         individual.check_place(private, release, out)
     chosen = () if unit is None else (unit,)
     simulations = usual(opened) if simulate else ()
-    auditor = auditor_of(opened, draws=draws, units=chosen, simulations=simulations)
-    found = of_kind(_WITH_DATA, opened, "audit")(opened, given, auditor)
+    auditor = Auditor(opened, draws=draws, units=chosen, simulations=simulations)
+    found = _WITH_DATA.get(opened.kind, _of_others)(opened, given, auditor)
     if out is not None:
         found.write(out)
     kept = found.individual()
@@ -238,6 +237,12 @@ def _of_adapters(release: AdapterRelease, given: _Given, auditor: Auditor) -> Au
     if given.init is not None and given.data is not None:
         paid = _paid(release, given.init, given.data, given)
     return replace(_play(auditor), canary=paid)
+
+
+def _of_others(release: Folder, given: _Given, auditor: Auditor) -> Audit:
+    everything = ("teacher", "queries", "without", "init", "data", "most", "chunk")
+    given.refuse(everything, release.kind, "its statement is audited without any data")
+    return _play(auditor)
 
 
 # What those who hold private data may look at.

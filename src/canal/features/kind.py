@@ -18,4 +18,5 @@ KIND = ReleaseKind(
     claim=Deferred("canal.features.site:claim"),
     at_site=Deferred("canal.features.site:FeatureSite"),
     job=Deferred("canal.features.job:prepare"),
+    worst_case=Deferred("canal.features.worst_case:worst_case"),
 )

@@ -28,7 +28,6 @@ from canal.federation.site import Site
 from canal.federation.transport import InMemory
 from canal.privacy.ledger import Ledger
 from canal.release.recompute import PublicInputs
-from canal.release.registry import of_kind
 from canal.release.store import Folder
 
 if TYPE_CHECKING:
@@ -41,12 +40,13 @@ _LEDGER = "ledger.sqlite"
 def usual(release: Folder) -> Sequence[Simulation]:
     """What `canal audit` simulates for a release: in one process, and across sites.
 
-    A release whose sites cannot be told apart is not simulated across sites.
+    A release whose sites cannot be told apart is not simulated across sites; nor is one of a kind
+    for which no hospitals are invented.
     """
-    if not release.private and release.plan.allocation == "none":
+    scenario = SCENARIOS.get(release.kind)
+    if scenario is None or (not release.private and release.plan.allocation == "none"):
         return ()
-    apart = of_kind(SCENARIOS, release, "simulation").is_apart(release.plan)
-    return (simulate, simulate_across) if apart else (simulate,)
+    return (simulate, simulate_across) if scenario.is_apart(release.plan) else (simulate,)
 
 
 def simulate_across(release: Folder, folder: Path) -> Iterator[Check]:

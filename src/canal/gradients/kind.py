@@ -18,4 +18,5 @@ KIND = ReleaseKind(
     claim=Deferred("canal.gradients.site:claim"),
     at_site=Deferred("canal.gradients.site:GradientSite"),
     job=Deferred("canal.gradients.job:prepare"),
+    worst_case=Deferred("canal.gradients.worst_case:worst_case"),
 )

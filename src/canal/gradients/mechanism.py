@@ -221,8 +221,24 @@ def stream_of_round(noise: Noise, number: int, published: bytes) -> Stream:
     return noise.stream(b"round", number.to_bytes(8), b"" if noise.paired else published)
 
 
-class Walk:
-    """Where the rounds have led so far: the parameters, and a digest of all that was published.
+class History:
+    """A digest of all that was published so far, to which later noise is bound."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def note(self, stored: Integers) -> None:
+        """Add the sum of one more round."""
+        self._digest.update(hashlib.sha256(np.ascontiguousarray(stored).tobytes()).digest())
+
+    @property
+    def published(self) -> bytes:
+        """Digest of the sums of all rounds so far."""
+        return self._digest.digest()
+
+
+class Walk(History):
+    """Where the rounds have led so far.
 
     Args:
         trajectory: at its start.
@@ -230,18 +246,13 @@ class Walk:
     """
 
     def __init__(self, trajectory: Trajectory, patients: float) -> None:
+        super().__init__()
         self.trajectory, self.patients = trajectory, patients
-        self._digest = hashlib.sha256()
 
     def follow(self, patient_sum: PatientSum, stored: Integers) -> None:
         """Take the step of one more round."""
-        self._digest.update(hashlib.sha256(np.ascontiguousarray(stored).tobytes()).digest())
+        self.note(stored)
         self.trajectory.move(patient_sum.direction(stored, self.patients))
-
-    @property
-    def published(self) -> bytes:
-        """Digest of the sums of all rounds so far."""
-        return self._digest.digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,6 +314,10 @@ class GradientMechanism(Mechanism):
             walk.follow(self.patient_sum, stored)
         self._walks[:] = [(published, len(published.sums), walk)]
         return walk
+
+    def history(self, published: Published) -> History:
+        """What was published in the rounds so far."""
+        return self.walk(published)
 
     def at(self, published: Published) -> Gradients:
         """Per-image gradients of the network that the published rounds lead to."""
@@ -370,7 +385,7 @@ class GradientMechanism(Mechanism):
         """Of the count, or of a round, known by all that was published before it."""
         if step.name == COUNT:
             return [noise.of_statistic(name)]
-        return [stream_of_round(noise, step.number, self.walk(published).published)]
+        return [stream_of_round(noise, step.number, self.history(published).published)]
 
     def contribute(self, step: Step, site: Patients, published: Published) -> Sums:
         """How many patients a site has, or the sum of their clipped gradients."""

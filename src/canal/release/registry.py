@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from canal.errors import RefusalError, ReleaseError
+from canal.errors import InvalidValueError, RefusalError, ReleaseError
 
 if TYPE_CHECKING:
     from canal.release.card import CardParts
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from canal.release.statement import Facts, Wording
     from canal.release.store import Folder
     from canal.release.verification import Derived
+    from canal.release.worst_case import WorstCase
 
 T = TypeVar("T")
 
@@ -39,6 +40,13 @@ def _nothing_public(checks: Checks, release: Folder, public: PublicInputs) -> No
 
 def _only_here(*_: Any) -> Any:
     raise RefusalError("a release of this kind is made in one process, and not across hosts")
+
+
+def _not_audited(release: Folder, calibrated: Any) -> Any:  # noqa: ARG001
+    raise InvalidValueError(
+        f"{release.path} is a release of {release.kind}, whose mechanism provides no worst case to "
+        "audit"
+    )
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ class ReleaseKind:
         claim: what determines the contributions of a site, likewise; private.
         at_site: a site's part in a release, from the spec and its cohort.
         job: the mechanism that an order asks for, and all sites that take part.
+        worst_case: neighbouring worlds for an audit, from a release and its calibrated plan.
     """
 
     name: str
@@ -79,6 +88,7 @@ class ReleaseKind:
     claim: Callable[[Any, Any], list[str]] = _only_here
     at_site: Callable[[Any, Any], SitePart] = _only_here
     job: Callable[[Any, Any, Callable[[int], None]], Job] = _only_here
+    worst_case: Callable[[Any, Any], WorstCase] = _not_audited
 
 
 @dataclass(frozen=True)

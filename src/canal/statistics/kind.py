@@ -10,4 +10,5 @@ KIND = ReleaseKind(
     derive=Deferred("canal.statistics.release:derive"),
     noise_looks=Deferred("canal.statistics.release:noise_looks"),
     card=Deferred("canal.statistics.statement:card"),
+    worst_case=Deferred("canal.statistics.worst_case:worst_case"),
 )
