@@ -40,6 +40,40 @@ class Malicious:
         return answers
 
 
+class Spy(Malicious):
+    """A transport that stops when a message about one topic is to be sent."""
+
+    def __init__(self, inner, until=""):
+        super().__init__(inner)
+        self.until = until
+
+    def ask(self, requests):
+        if topic(Message.from_bytes(next(iter(requests.values()))).head) == self.until:
+            raise FederationError("stopped")
+        return super().ask(requests)
+
+    def heads(self, about):
+        """What was said about one topic."""
+        sent = [Message.from_bytes(next(iter(requests.values()))).head for requests in self.sent]
+        return [dict(head) for head in sent if topic(head) == about]
+
+
+def tell(site, head, arrays=None):
+    """What one site answers; a head of another message may be taken."""
+    return Message.from_bytes(site.answer(Message(head, arrays or {}).to_bytes())).head
+
+
+def journals(hospitals, name="north"):
+    return sorted((hospitals.home(name) / "sessions").iterdir())
+
+
+def upload(head, number):
+    """A message about a block of the inputs that a proposal needs."""
+    return {"kind": "upload", "session": head["session"], "contract": head["contract"]} | {
+        "number": number
+    }
+
+
 def refused(hospitals, order, kind, change, match):
     with pytest.raises(FederationError, match=match):
         run(order, Malicious(hospitals.transport, kind, change))

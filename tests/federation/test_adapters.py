@@ -18,7 +18,7 @@ from canal.gradients import site as gradient_site
 from canal.gradients.store import AdapterRelease
 from canal.release.verification import verify
 from federation.local import teach_alone
-from federation.malicious import Malicious, set_in
+from federation.malicious import Malicious, Spy, journals, set_in, tell, upload
 from tiny import SITES
 
 ROUNDS = 3
@@ -274,17 +274,13 @@ def another_sum(head, arrays):
         ("rounds", set_in("number", value=-1), "no rounds -1"),
         ("rounds", another_sum, "answered before, to another request"),
         ("handshake", set_in("initialisation", value="a" * 64), "did not come yet"),
+        ("handshake", set_in("release", value="features"), "another kind of release"),
     ],
 )
 def test_a_site_refuses(make, order, kind, change, match):
     hospitals = make()
     with pytest.raises(FederationError, match=match):
         run(order(), Malicious(hospitals.transport, kind, change))
-
-
-def ask(site, session, kind, arrays=None, **values):
-    head = {"kind": kind, "session": session, **values}
-    return Message.from_bytes(site.answer(Message(head, arrays or {}).to_bytes()))
 
 
 def test_one_network_a_round_whatever_it_is_told(make, order):
@@ -306,14 +302,73 @@ def test_one_network_a_round_whatever_it_is_told(make, order):
         (0, {"rounds": other}, "answered before, to another request"),
         (3, {"rounds": other}, "has no rounds 3"),
     ):
-        answer = ask(site, folder.name, "sum", arrays, step="rounds", number=number)
-        assert not answer.head["ok"]
-        assert word in answer.head["error"], answer.head
-    for step in ("features", "statistics", "count", "../../keys"):
-        answer = ask(site, folder.name, "sum", step=step, number=0)
-        assert f"this release has no {step} 0" in answer.head["error"]
-    answer = ask(site, folder.name, "announce", statistics={"patients": 40960}, numbers={})
-    assert "nobody counts it" in answer.head["error"]
+        about = {"kind": "sum", "session": folder.name, "step": "rounds", "number": number}
+        answer = tell(site, about, arrays)
+        assert word in answer["error"]
+    for step in ("features", "statistics", "count"):
+        answer = tell(site, about | {"step": step, "number": 0})
+        assert f"this release has no {step} 0" in answer["error"]
+    about = {"kind": "announce", "session": folder.name, "numbers": {}}
+    assert "nobody counts it" in tell(site, about | {"statistics": {"patients": 40960}})["error"]
+
+
+def test_a_basis_is_that_of_the_contract(make, order):
+    """Before and after it came; what was kept stays, and the release comes."""
+    hospitals, asked = make(), order(plan=PLAN | BASIS)
+    spy = Spy(hospitals.transport, "upload")
+    with pytest.raises(FederationError, match="stopped"):
+        run(asked, spy)
+    (head,), north = spy.heads("prepare"), hospitals.sites["north"]
+    assert "did not come yet" in tell(north, head | {"kind": "commit"})["error"]
+    spy = Spy(hospitals.transport, "rounds")
+    found = {}
+    spy.kind, spy.change = "upload", lambda head, arrays: found.update(arrays)
+    with pytest.raises(FederationError, match="stopped"):
+        run(order("other", plan=PLAN | BASIS), spy)
+    basis, later = dict(found), spy.heads("commit")[0]
+    other = basis | {"scale": basis["scale"] * np.float32(1.5)}
+    junk = ({}, {"kept": basis["kept"]}, basis | {"scale": basis["scale"][:-1]}, other)
+    for about in (head, later):
+        before = {path: path.read_bytes() for path in journals(hospitals)[0].glob("inputs/*")}
+        for arrays in junk:
+            assert "basis" in tell(north, upload(about, 0), arrays)["error"]
+        assert "no public basis" in tell(north, upload(about, 1), basis)["error"]
+        after = {path: path.read_bytes() for path in journals(hospitals)[0].glob("inputs/*")}
+        assert before == after
+    assert tell(north, head)["lacking"] == [0]
+    hospitals.start()
+    for out in ("release", "other"):
+        assert run(order(out, plan=PLAN | BASIS), hospitals.transport).private
+    assert all(len(hospitals.charges(name)) == 2 for name in SITES)
+
+
+def test_the_count_is_asked_for_and_then_published(make, order):
+    hospitals, asked = make(), order(plan=PLAN | {"count": 0.05})
+
+    def stopped(until):
+        spy = Spy(hospitals.transport, until)
+        with pytest.raises(FederationError, match="stopped"):
+            run(asked, spy)
+        return {"session": spy.heads("commit")[0]["session"]}
+
+    north = hospitals.sites["north"]
+    announce = stopped("count") | {"kind": "announce", "numbers": {}}
+    count = {"statistics": {"patients": 40960}}
+    assert "count 0 was never answered here" in tell(north, announce | count)["error"]
+    first = {"kind": "sum", "session": announce["session"], "step": "rounds", "number": 0}
+    assert "count come first" in tell(north, first)["error"]
+    stopped("announce")
+    for statistics, word in (
+        ({"patients": 1.5}, "a whole number of parts"),
+        ({"patients": True}, "a whole number of parts"),
+        ({"patients": 10**400}, "a whole number of parts"),
+        ({"patients": 40960, "more": 1}, "published before the rounds"),
+        ({}, "published before the rounds"),
+        (None, "published before the rounds"),
+    ):
+        assert word in tell(north, announce | {"statistics": statistics})["error"]
+    assert "count come first" in tell(north, first)["error"]
+    assert run(asked, hospitals.transport).private
 
 
 def test_a_budget_that_does_not_suffice(make, order):

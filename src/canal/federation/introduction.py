@@ -67,7 +67,7 @@ class Introduction:
             return True
         if begun_as(known) != asked_as(head):
             return False  # refused: this session was begun otherwise
-        here = asked_kind(head).introduce(self.cohort, head)
+        here = asked_kind(head).introduce(self.cohort, known)
         return any(known[name] != fact for name, fact in here.items())
 
     def made(self, head: Mapping[str, Any], journal: Journal) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class Site:
         journal = self._journal(message)
         with journal.open():
             session = self._proposed(message, journal)
-            session.accept(int(message.head["number"]), message.arrays)
+            session.accept(_number(message), message.arrays)
         return _yes()
 
     def _prepare(self, message: Message, _: bytes) -> bytes:
@@ -193,8 +193,8 @@ class Site:
             # Two sessions may have agreed before either answered.
             if not self.settings.again and not journal.has_answered:
                 session.refuse_repeated(sessions(self.settings.sessions))
-            name, number = str(message.head["step"]), int(message.head["number"])
-            return session.respond(name, number, dict(message.arrays), request)
+            name, latest = str(message.head["step"]), dict(message.arrays)
+            return session.respond(name, _number(message), latest, request)
 
     def _finish(self, message: Message, _: bytes) -> bytes:
         journal = self._journal(message)
@@ -248,6 +248,13 @@ class Site:
         if not Payment(self.settings, session).is_made:
             raise RefusalError("this session was never paid for; agree first")
         return session
+
+
+def _number(message: Message) -> int:
+    number = message.head["number"]
+    if type(number) is not int:  # what only counts as one would be asked about under two names
+        raise RefusalError(f"{number!r} is no number of a step or block")
+    return number
 
 
 def _yes(**values: Any) -> bytes:

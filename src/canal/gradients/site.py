@@ -75,7 +75,7 @@ class GradientSite:
         try:
             basis = Basis.from_arrays(dict(arrays))
         except (InvalidValueError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise RefusalError(f"this is no basis: {error}") from error
+            raise RefusalError(f"what came does not fit: {error}") from error
         derived = self._derive(basis)  # refused, if it is not the one that the spec names
         if self.lacking:
             self._derived = derived
