@@ -99,7 +99,7 @@ def test_hospitals_compare_on_the_command_line(tmp_path, checkpoints):
 
 @pytest.mark.parametrize("compared", [True, False])
 def test_what_hospitals_say_is_recorded_as_what_they_say(tmp_path, compared):
-    order = Order(tmp_path, "queries", "init", "out", compared=compared)
+    order = Order(tmp_path, "out", "queries", "init", compared=compared)
     said = order.recorded({"cohorts": "not checked: elsewhere", "queries": "checked"})
     assert said["queries"] == "checked"
     assert said["cohorts"].startswith("not checked: elsewhere")

@@ -284,7 +284,7 @@ def _site_status(folder: Path, *, as_json: bool) -> None:
         print_json(told)
         return
     for entry in told["sessions"]:
-        what = "rounds" if entry["kind"] == "adapters" else "queries"
+        what = {"adapters": "rounds", "features": "queries"}.get(entry["kind"], "times")
         typer.echo(
             f"{entry['session'][:12]}  {entry['state']:<9} {entry['times']:>6} {what}  "
             f"{entry['trust']}, epsilon {entry['epsilon']:g} ({entry['unit']})"

@@ -24,7 +24,14 @@ def _group() -> None:
 
 
 @statistics_app.command()
-@with_flags(plan=Flags(StatisticsPlan, ("relation", "allocation"), panel="plan"))
+@with_flags(
+    plan=Flags(
+        StatisticsPlan,
+        ("relation", "allocation", "area", "intensity", "size"),
+        panel="plan",
+        defaults={"area": "0.001 to 0.3", "intensity": "16 to 240", "size": "64 to 4096"},
+    )
+)
 def release(
     *,
     data: Annotated[

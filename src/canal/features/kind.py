@@ -18,5 +18,6 @@ KIND = ReleaseKind(
     claim=Deferred("canal.features.site:claim"),
     at_site=Deferred("canal.features.site:FeatureSite"),
     job=Deferred("canal.features.job:prepare"),
+    needs=("queries", "init"),
     worst_case=Deferred("canal.features.worst_case:worst_case"),
 )

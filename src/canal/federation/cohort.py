@@ -124,18 +124,28 @@ class Cohort:
         """The cohort's images, as large as a network wants them; private."""
         from canal.data.load import load
 
-        known, start = self.settings, checkpoint.describe(init)
+        start = checkpoint.describe(init)
+        channels = int(start.architecture["in_channels"])
+        return load(**self.source, size=start.size[0], channels=channels)
+
+    @property
+    def name(self) -> str:
+        """Name of the site; public."""
+        return self.settings.name
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where the cohort's images are and how they are read (`canal.data.load.select`)."""
+        known = self.settings
         if not known.images:
             raise RefusalError("this site names no images of its patients (images, in site.toml)")
-        return load(
-            known.path(known.images),
-            size=start.size[0],
-            split=known.path(known.split) if known.split else None,
-            part=known.cohort or known.name,
-            channels=int(start.architecture["in_channels"]),
-            keep_healthy=self._asked().data.keep_healthy,
-            accept=self._asked().data.accept,
-        )
+        return {
+            "path": known.path(known.images),
+            "split": known.path(known.split) if known.split else None,
+            "part": known.cohort or known.name,
+            "keep_healthy": self._asked().data.keep_healthy,
+            "accept": self._asked().data.accept,
+        }
 
     def _asked(self) -> Settings:
         from canal.learning.settings import read_settings

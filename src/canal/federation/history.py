@@ -7,7 +7,6 @@ from typing import Any
 
 from canal.federation.journal import sessions
 from canal.federation.settings import SiteSettings
-from canal.gradients.plan import ADAPTERS
 from canal.privacy.ledger import Ledger, balances
 from canal.privacy.units import RELATIONS
 
@@ -20,7 +19,6 @@ def history(folder: Path) -> dict[str, Any]:
         agreed = journal.agreed
         if agreed is None:
             continue
-        adapters = agreed["kind"] == ADAPTERS
         # An earlier version wrote `agreement`; what a site took part in stays to be seen.
         spec = agreed["spec"] if "spec" in agreed else agreed["agreement"]
         plan = spec["plan"]
@@ -30,13 +28,13 @@ def history(folder: Path) -> dict[str, Any]:
                 "session": agreed["session"],
                 "state": "under way" if journal.finished is None else "finished",
                 "manifest": journal.finished,
-                # How often a site is asked: about every query, or once a round.
-                "times": plan["rounds"] if adapters else len(spec["queries"]),
+                # How often a site is asked: once a round, about every query, or once.
+                "times": plan.get("rounds") or len(spec.get("queries", [agreed])),
                 "sites": spec["cohorts"],
                 "trust": plan["trust"],
                 "colluding": plan["colluding"],
                 "epsilon": plan["epsilon"],
-                "unit": RELATIONS[plan["relation"]] if adapters else plan["unit"],
+                "unit": RELATIONS[plan["relation"]] if "relation" in plan else plan["unit"],
             }
         )
     path = settings.path(settings.ledger)

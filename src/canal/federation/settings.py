@@ -35,9 +35,9 @@ from canal.data.case import check_accepted
 from canal.errors import ConfigurationError
 from canal.features.store import FEATURES
 from canal.gradients.patients import CHUNK
-from canal.gradients.plan import ADAPTERS
 from canal.release.plan import TRUSTS, Trust
 from canal.release.record import About
+from canal.release.registry import kinds
 
 SITE = "site.toml"
 
@@ -108,9 +108,9 @@ class Order:
 
     Args:
         folder: of the file; paths are relative to it.
-        queries: folder of the recipient's images.
-        init: folder of the shared initialisation.
         out: where to publish.
+        queries: folder of the recipient's images, where the kind of release needs them.
+        init: folder of the shared initialisation; likewise.
         split: file of a split; empty for all images of the folder.
         part: part of that split to ask about.
         images_per_person: the most queries that show one person; 0 for what their records say.
@@ -119,7 +119,8 @@ class Order:
         accept: what `canal data check` finds in the queries and is taken as it is, by its name.
         trust: the model of trust.
         colluding: t of a secure sum.
-        release: what is asked for: `features` of the queries, or `adapters`, taught by patients.
+        release: what is asked for: `features` of the queries, `adapters`, taught by patients, or
+            `statistics` of the cohorts.
         preset: of the plan of features.
         purpose: what the release is for; it is published.
         contact: who answers questions about it; it is published.
@@ -135,9 +136,9 @@ class Order:
     """
 
     folder: Path
-    queries: str
-    init: str
     out: str
+    queries: str = ""
+    init: str = ""
     split: str = ""
     part: str = "recipient"
     images_per_person: int = 0
@@ -163,9 +164,9 @@ class Order:
         _ = self.about
         check_accepted(self.accept)
         _check_trust(self.trust, self.folder)
-        if self.release not in (FEATURES, ADAPTERS):
+        if self.release not in kinds():
             raise ConfigurationError(
-                f"release = {self.release!r} is unknown; choose {FEATURES} or {ADAPTERS}"
+                f"release = {self.release!r} is unknown; choose one of {', '.join(kinds())}"
             )
 
     def path(self, name: str) -> Path:
@@ -226,7 +227,8 @@ def _read(path: Path, kind: type) -> dict[str, Any]:
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(entries)}"
             raise ConfigurationError(f"{path}: unknown key {name!r}; {hint}")
         values[name] = _typed(value, hints[name], f"{path}: {name}")
-    for name in ("name", "queries", "init", "out"):
+    wanted = kinds().get(values.get("release", FEATURES))
+    for name in ("name", *(() if wanted is None else wanted.needs), "out"):
         if name in entries and not values.get(name):
             raise ConfigurationError(f"{path}: {name} is missing")
     return values

@@ -111,7 +111,8 @@ class Site:
             known = journal.member or {}
             if begun_as(known) != asked_as(head):
                 raise RefusalError("this session was begun under another model of trust")
-            if known["initialisation"] != head.get("initialisation", known["initialisation"]):
+            here = known.get("initialisation")
+            if here != head.get("initialisation", here):
                 raise RefusalError("this session was begun with another initialisation")
         return _yes(**known)
 

@@ -18,5 +18,6 @@ KIND = ReleaseKind(
     claim=Deferred("canal.gradients.site:claim"),
     at_site=Deferred("canal.gradients.site:GradientSite"),
     job=Deferred("canal.gradients.job:prepare"),
+    needs=("queries", "init"),
     worst_case=Deferred("canal.gradients.worst_case:worst_case"),
 )

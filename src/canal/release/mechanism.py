@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from canal.errors import InvalidValueError, ReleaseError
+from canal.errors import InvalidValueError, RefusalError, ReleaseError
 from canal.privacy.randomness import Secret, Stream
 from canal.release.charges import charges
 from canal.release.noisy_sum import NoisySum
@@ -216,6 +216,14 @@ class SiteCohort(Protocol):
     ensemble: Any
     teacher: Any
 
+    @property
+    def name(self) -> str:
+        """Name of the site; public."""
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where the cohort's images are and how they are read (`canal.data.load.select`)."""
+
     def initialisation(self, name: str) -> Path:
         """Folder of an initialisation that came, by its digest."""
 
@@ -240,13 +248,16 @@ class SitePart(Protocol):
     @property
     def items(self) -> tuple[str, ...]:
         """Digests of the public items about which a site answers once."""
+        return ()
 
     @property
     def lacking(self) -> list[int]:
         """Blocks of public inputs that did not come yet."""
+        return []
 
-    def accept(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    def accept(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:  # noqa: ARG002
         """Take a block of public inputs that the spec names, and give what is to be kept of it."""
+        raise RefusalError(f"this release needs no public inputs, and none of number {number}")
 
     def check(self) -> None:
         """Refuse what cannot be done here, before it costs anything."""

@@ -71,6 +71,7 @@ class ReleaseKind:
         claim: what determines the contributions of a site, likewise; private.
         at_site: a site's part in a release, from the spec and its cohort.
         job: the mechanism that an order asks for, and all sites that take part.
+        needs: what an order must name for it.
         worst_case: neighbouring worlds for an audit, from a release and its calibrated plan.
     """
 
@@ -88,6 +89,7 @@ class ReleaseKind:
     claim: Callable[[Any, Any], list[str]] = _only_here
     at_site: Callable[[Any, Any], SitePart] = _only_here
     job: Callable[[Any, Any, Callable[[int], None]], Job] = _only_here
+    needs: tuple[str, ...] = ()
     worst_case: Callable[[Any, Any], WorstCase] = _not_audited
 
 

@@ -10,5 +10,10 @@ KIND = ReleaseKind(
     derive=Deferred("canal.statistics.release:derive"),
     noise_looks=Deferred("canal.statistics.release:noise_looks"),
     card=Deferred("canal.statistics.statement:card"),
+    spec_from_json=Deferred("canal.statistics.mechanism:StatisticsSpec.from_json"),
+    introduce=Deferred("canal.statistics.federated:introduce"),
+    claim=Deferred("canal.statistics.federated:claim"),
+    at_site=Deferred("canal.statistics.federated:StatisticsSite"),
+    job=Deferred("canal.statistics.federated:prepare"),
     worst_case=Deferred("canal.statistics.worst_case:worst_case"),
 )

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from canal.errors import ReleaseError
+from canal.privacy.lattice import STORAGES
 from canal.release.mechanism import Integers, Mechanism, Noise, Published, ReleaseSpec, Step, Sums
 from canal.release.noisy_sum import NoisySum
 from canal.release.plan import check_cohorts
@@ -44,6 +46,8 @@ class StatisticsSpec(ReleaseSpec):
     cohorts: tuple[str, ...]
     noise: str
 
+    kind: ClassVar[str] = STATISTICS
+
     def check(self) -> None:
         """Refuse other cohorts than the plan is for."""
         check_cohorts(self.cohorts, self.plan.sites)
@@ -58,6 +62,21 @@ class StatisticsSpec(ReleaseSpec):
         """The reverse of `to_json`."""
         plan = StatisticsPlan.from_json(values["plan"])
         return cls(plan, tuple(map(str, values["cohorts"])), str(values["noise"]))
+
+
+def check_statistics(plan: StatisticsPlan, statistics: Any) -> None:
+    """Refuse what this plan cannot have published.
+
+    Raises:
+        ReleaseError: too many or too few numbers, or some that are no integers of 32 bits.
+    """
+    if not isinstance(statistics, dict) or list(statistics) != list(plan.widths):
+        raise ReleaseError("the statistics are not those of the plan")
+    for name, width in plan.widths.items():
+        values, most = statistics[name], STORAGES["int32"]
+        whole = isinstance(values, list) and all(type(each) is int for each in values)
+        if not whole or len(values) != width or max(map(abs, values)) > most:
+            raise ReleaseError(f"the statistic {name} is not {width} integers of 32 bits")
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,10 @@ class StatisticsMechanism(Mechanism):
     def shapes(self, step: Step, published: Published) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
         """A vote for each bin of each statistic."""
         return {name: (1, bins) for name, bins in self.spec.plan.widths.items()}
+
+    def check_statistics(self, statistics: Any) -> None:
+        """Refuse other numbers than the plan has."""
+        check_statistics(self.spec.plan, statistics)
 
     def settle(self, sums: Mapping[str, Integers]) -> dict[str, Any]:
         """The noisy sums, as integers on the lattice."""

@@ -90,6 +90,7 @@ def load(
     path: Path | str,
     *,
     split: Path | str | None = None,
+    part: str = "",
     keep_healthy: bool = True,
     accept: Collection[str] = (),
     progress: Callable[[int], None] = lambda count: None,
@@ -97,15 +98,16 @@ def load(
     """Read the patients of a site from a folder in any layout that we know, images as they are.
 
     Args:
-        cohort: name of the site's cohort, and of its part of the split.
+        cohort: name of the site's cohort.
         path: the folder, as it was downloaded.
         split: file of a split; None for all cases.
+        part: of the split; that of the cohort's name if not given.
         keep_healthy: keep cases that are known to show no lesion.
         accept: names of findings that are taken as they are, of `canal.data.case.ACCEPTABLE`.
         progress: called with 1 for every image that was read.
     """
     data, cases = select(
-        *(path, split, cohort), keep_healthy=keep_healthy, unlabelled=True, accept=accept
+        *(path, split, part or cohort), keep_healthy=keep_healthy, unlabelled=True, accept=accept
     )
 
     def look(case: Case) -> _Look | Problem:

@@ -115,6 +115,8 @@ class StatisticsPlan(ReleasePlan):
     def __post_init__(self) -> None:
         if isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1:
             raise InvalidValueError(f"sites = {self.sites!r} must be a whole number, at least 1")
+        for name in ("split", "area", "intensity", "size"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         self.check(allocation=ALLOCATIONS, relation=tuple(RELATIONS))
         given = len(self.split) == len(self.histograms) + 1 and min(self.split) > 0
         if not given or not math.isclose(sum(self.split), 1):
@@ -209,11 +211,7 @@ class StatisticsPlan(ReleasePlan):
         """The reverse of `to_json`."""
         if values.keys() != {entry.name for entry in fields(cls)}:
             raise InvalidValueError("a plan has other entries than these")
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return cls(**given)
+        return cls(**values)
 
 
 @dataclass(frozen=True)

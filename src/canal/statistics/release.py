@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canal.data.overlap import ABSENT, compare
-from canal.privacy.lattice import STORAGES
 from canal.privacy.ledger import Ledger
 from canal.release.manifest import Manifest
 from canal.release.mechanism import LocalFederation, noise_of
@@ -22,9 +21,12 @@ from canal.release.publish import check_protection, publish
 from canal.release.record import About
 from canal.release.store import Folder
 from canal.release.verification import Derived
-from canal.statistics.mechanism import StatisticsMechanism, StatisticsSpec
+from canal.statistics.mechanism import StatisticsMechanism, StatisticsSpec, check_statistics
 from canal.statistics.patients import Patients
 from canal.statistics.plan import COUNT, STATISTICS, StatisticsPlan
+
+# What other kinds of release have, and could share images with a cohort.
+ABSENT_HERE = dict.fromkeys(("queries", "initialisation"), ABSENT)
 
 
 def create(
@@ -64,8 +66,7 @@ def overlap(sites: Sequence[Patients]) -> dict[str, str]:
         site.cohort: None if site.people is None else frozenset[str]().union(*site.people)
         for site in sites
     }
-    absent = dict.fromkeys(("queries", "initialisation"), ABSENT)
-    return compare(known, frozenset(), frozenset()) | absent
+    return compare(known, frozenset(), frozenset()) | ABSENT_HERE
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,23 +101,16 @@ def estimates(manifest: Manifest) -> dict[str, Estimate]:
     """All statistics of a manifest, by name.
 
     Raises:
-        ValueError: they are not those of its plan.
+        ReleaseError: they are not those of its plan.
     """
     plan = StatisticsPlan.from_json(manifest.plan)
-    made, published = plan.calibrate().to_json(), manifest.statistics
-    if not isinstance(published, dict) or list(published) != list(plan.widths):
-        raise ValueError("the statistics are not those of the plan")
+    check_statistics(plan, manifest.statistics)
+    made = plan.calibrate().to_json()
     bins = {COUNT: (COUNT,)} | {name: each.bins for name, each in plan.histograms.items()}
-    found = {}
-    for name, width in plan.widths.items():
-        values = published[name]
-        if len(values) != width or not all(
-            type(each) is int and abs(each) <= STORAGES["int32"] for each in values
-        ):
-            raise ValueError(f"the statistic {name} is not {width} integers of 32 bits")
-        patients = np.array(values) * made["step"]
-        found[name] = Estimate(bins[name], patients, made["sigma"][name])
-    return found
+    return {
+        name: Estimate(bins[name], np.array(values) * made["step"], made["sigma"][name])
+        for name, values in manifest.statistics.items()
+    }
 
 
 class StatisticsRelease(Folder):
