@@ -5,6 +5,7 @@ Secrets are fixed; an alarm has a false-alarm rate of 1e-6 a bound, a check that
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,17 @@ def test_a_histogram_in_the_clear(faults, monkeypatch):
 
     monkeypatch.setattr(NoisySum, "perturb", careless)
     assert {"size", "width of the noise, membership"} <= faults()
+
+
+def test_noise_of_half_the_width(faults, monkeypatch):
+    real = NoisySum.perturb
+
+    def narrow(self, total, stream):
+        return real(replace(self, std=self.std / 2), total, stream)
+
+    monkeypatch.setattr(NoisySum, "perturb", narrow)
+    names = {"count", "area", "intensity", "size"}
+    assert {*names, "width of the noise, membership"} <= faults()
 
 
 def test_one_noise_for_all_statistics(faults, monkeypatch):

@@ -7,8 +7,8 @@ the weights of the channels, into a `CalibratedPlan` that knows every sigma.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from canal.errors import InvalidValueError, ReleaseError
@@ -219,23 +219,14 @@ class Plan(ReleasePlan):
 
         return calibrate(self, weights)
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan as plain values."""
-        return asdict(self) | {"grid": list(self.grid)}
-
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Plan:
-        """The reverse of `to_json`."""
-        if values.keys() != {entry.name for entry in fields(cls)}:
-            raise InvalidValueError("a plan has other entries than these")
-        return cls(
-            **values
-            | {
-                "participants": Participants(**values["participants"]),
-                "split": BudgetSplit(**values["split"]),
-                "grid": tuple(values["grid"]),
-            }
-        )
+    def objects(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """See `ReleasePlan`."""
+        return {
+            "participants": Participants(**values["participants"]),
+            "split": BudgetSplit(**values["split"]),
+            "grid": tuple(values["grid"]),
+        }
 
 
 def check_plan(plan: Plan, cohorts: Sequence[str]) -> None:

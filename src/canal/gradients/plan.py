@@ -9,7 +9,8 @@ How the next round's network follows from earlier sums is of no concern: composi
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -22,7 +23,7 @@ from canal.privacy.events import GaussianEvent, Guarantee
 from canal.privacy.gaussian import Conversion
 from canal.privacy.lattice import Lattice
 from canal.privacy.units import RELATIONS, Exposure, Relation, Unit
-from canal.release.plan import Calibrated, ReleasePlan, Trust
+from canal.release.plan import Calibrated, PatientPlan, Trust
 
 ADAPTERS = "adapters"
 TENSOR = "rounds"
@@ -30,12 +31,10 @@ Allocation = Literal["flat", "ellipsoid", "channels", "none"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
 # How far a patient moves a sum of parts of length one.
 DISTANCE: dict[Unit, float] = {"membership": 1.0, "patient": 2.0}
-# What is spent of a share; the rest takes up the rounding of everything behind it.
-_LESS = 1 - 2.0**-44
 
 
 @dataclass(frozen=True)
-class AdapterPlan(ReleasePlan):
+class AdapterPlan(PatientPlan):
     """What is asked for. All of it is public.
 
     Args:
@@ -76,8 +75,6 @@ class AdapterPlan(ReleasePlan):
     colluding: int = 0
 
     kind: ClassVar[str] = ADAPTERS
-    units: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
-    charged: ClassVar[tuple[Unit, ...]] = tuple(DISTANCE)
 
     def __post_init__(self) -> None:
         for name in ("patients", "parameters", "blocks", "sites", "rounds"):
@@ -98,16 +95,6 @@ class AdapterPlan(ReleasePlan):
             raise InvalidValueError(
                 "replacing a patient does not change how many there are; state their number"
             )
-
-    @property
-    def unit(self) -> Unit:
-        """The relation, as a ledger counts it."""
-        return RELATIONS[self.relation]
-
-    @property
-    def budgeted(self) -> tuple[Unit, ...]:
-        """The plan's own relation; the other is written down, and binds where it has a budget."""
-        return (self.unit,)
 
     @property
     def coordinates(self) -> int:
@@ -133,28 +120,25 @@ class AdapterPlan(ReleasePlan):
         """
         if self.allocation == "none":
             return CalibratedAdapterPlan(self, self._promise(np.zeros(self.blocks), 0.0))
-        spend = _LESS
         rho = self.rho()
         scores = np.ones(self.blocks) if weights is None else np.asarray(weights, np.float64)
         if scores.shape != (self.blocks,):
             raise InvalidValueError(f"give one weight for each of the {self.blocks} blocks")
         if not (np.isfinite(scores) & (scores > 0)).all():
             raise InvalidValueError("weights must be above 0 and finite, as public numbers are")
-        distance = DISTANCE[self.unit]
-        while True:
-            once = spend * rho["rounds"] / self.rounds
-            sensitivity = np.full(self.blocks, distance)
+        sensitivity = np.full(self.blocks, DISTANCE[self.unit])
+
+        def promise(share: float) -> Guarantee:
+            once = share * rho["rounds"] / self.rounds
             sigma = (
                 water_filling(scores, sensitivity, once)
                 if self.allocation == "channels"
                 else uniform(sensitivity, once)
             )
-            counting = float(uniform(1.0, spend * rho["count"])) if self.count else 0.0
-            promise = self._promise(sigma, counting)
-            if promise.epsilon(self.delta, self.unit, self.conversion) <= self.epsilon:
-                break
-            spend -= 1 - spend
-        made = CalibratedAdapterPlan(self, promise)
+            counting = float(uniform(1.0, share * rho["count"])) if self.count else 0.0
+            return self._promise(sigma, counting)
+
+        made = CalibratedAdapterPlan(self, self.within_budget(promise))
         if made.lattice.step > 1:
             raise InvalidValueError(
                 f"noise of {float(made.sigma.max()):.3g} bounds leaves no room for a patient in 32 "
@@ -173,14 +157,12 @@ class AdapterPlan(ReleasePlan):
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self) | {"adapter": self.adapter.to_json()}
+        return super().to_json() | {"adapter": self.adapter.to_json()}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> AdapterPlan:
-        """The reverse of `to_json`."""
-        if values.keys() != {entry.name for entry in fields(cls)}:
-            raise InvalidValueError("a plan has other entries than these")
-        return cls(**values | {"adapter": Adapter.from_json(values["adapter"])})
+    def objects(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """See `ReleasePlan`."""
+        return {"adapter": Adapter.from_json(values["adapter"])}
 
 
 # How far a patient moves the number of patients; one without a label is none.

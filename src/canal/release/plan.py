@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from canal.errors import InvalidValueError, ReleaseError
 from canal.privacy.gaussian import Conversion, check_conversion
 from canal.privacy.precision import rho_for_release
-from canal.privacy.units import Unit
+from canal.privacy.units import RELATIONS, Relation, Unit
 
 if TYPE_CHECKING:
     from canal.privacy.events import Guarantee
@@ -72,9 +73,26 @@ class ReleasePlan(ABC):
     def draws(self) -> int:
         """Noise values that one unit takes part in; their finite precision is set aside first."""
 
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values."""
+        values: dict[str, Any] = asdict(self)  # type: ignore[call-overload]  # every plan is one
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The reverse of `to_json`."""
+        known = {entry.name for entry in fields(cls)}  # type: ignore[arg-type]
+        if values.keys() != known:
+            raise InvalidValueError("a plan has other entries than these")
+        return cls(**values | cls.objects(values))
+
+    @classmethod
+    def objects(cls, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
+        """Entries that are objects of their own, from their JSON values."""
+        return {}
 
     @property
     def shares(self) -> int:
@@ -98,6 +116,19 @@ class ReleasePlan(ABC):
                 "finite precision alone takes as much; ask for more, or publish fewer numbers"
             )
         return total
+
+    def within_budget(self, make: Callable[[float], Guarantee]) -> Guarantee:
+        """The guarantee of as little noise as the budget allows, with room for rounding.
+
+        Args:
+            make: the guarantee of noise that costs a share of the budget.
+        """
+        share = 1 - 2.0**-44
+        while True:
+            guarantee = make(share)
+            if guarantee.epsilon(self.delta, self.unit, self.conversion) <= self.epsilon:
+                return guarantee
+            share -= 1 - share
 
     def check(self, **known: Sequence[str]) -> None:
         """Refuse what no release can be asked for.
@@ -131,6 +162,29 @@ class ReleasePlan(ABC):
             )
         if self.allocation == "none":
             raise InvalidValueError("a secure sum without noise hides nobody; take an allocation")
+
+
+class PatientPlan(ReleasePlan):
+    """A plan in which every patient has a part of their own, and no other moves with it.
+
+    Attributes:
+        relation: whose epsilon it is: a patient who is added or removed, or replaced.
+    """
+
+    units: ClassVar[tuple[Unit, ...]] = ("membership", "patient")
+    charged: ClassVar[tuple[Unit, ...]] = units
+
+    relation: Relation
+
+    @property
+    def unit(self) -> Unit:
+        """The relation, as a ledger counts it."""
+        return RELATIONS[self.relation]
+
+    @property
+    def budgeted(self) -> tuple[Unit, ...]:
+        """The plan's own relation; the other is written down, and binds where it has a budget."""
+        return (self.unit,)
 
 
 def check_cohorts(cohorts: Sequence[str], count: int, who: str = "sites") -> None:

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
@@ -28,7 +27,7 @@ from canal.privacy.gaussian import Conversion
 from canal.privacy.lattice import Lattice
 from canal.privacy.shares import check_share, share_std
 from canal.privacy.units import RELATIONS, Exposure, Relation, Unit
-from canal.release.plan import Calibrated, ReleasePlan, Trust
+from canal.release.plan import Calibrated, PatientPlan, Trust
 
 STATISTICS = "statistics"
 COUNT = "count"
@@ -38,8 +37,6 @@ NO_LABEL, NO_LESION = "no label", "no lesion"
 # At all sites together; a site's sum is clipped to its part of them. Public, and never reached.
 MOST_PATIENTS = 2**20
 _SQRT_2 = math.nextafter(math.sqrt(2), math.inf)
-# What is spent of a share; the rest takes up the rounding of everything behind it.
-_LESS = 1 - 2.0**-44
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def _distances(name: str) -> dict[Unit, float]:
 
 
 @dataclass(frozen=True)
-class StatisticsPlan(ReleasePlan):
+class StatisticsPlan(PatientPlan):
     """What is asked for. All of it is public, and so are the bins: nobody took them from the data.
 
     Args:
@@ -109,8 +106,6 @@ class StatisticsPlan(ReleasePlan):
     colluding: int = 0
 
     kind: ClassVar[str] = STATISTICS
-    units: ClassVar[tuple[Unit, ...]] = ("membership", "patient")
-    charged: ClassVar[tuple[Unit, ...]] = units
 
     def __post_init__(self) -> None:
         if isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1:
@@ -147,16 +142,6 @@ class StatisticsPlan(ReleasePlan):
         return {COUNT: 1} | {name: len(each.bins) for name, each in self.histograms.items()}
 
     @property
-    def unit(self) -> Unit:
-        """The relation, as a ledger counts it."""
-        return RELATIONS[self.relation]
-
-    @property
-    def budgeted(self) -> tuple[Unit, ...]:
-        """The plan's own relation; the other is written down, and binds where it has a budget."""
-        return (self.unit,)
-
-    @property
     def draws(self) -> int:
         """Noise values of all statistics."""
         return self.shares * sum(self.widths.values())
@@ -173,13 +158,9 @@ class StatisticsPlan(ReleasePlan):
             share * _distances(name)[self.unit] ** 2
             for name, share in zip(self.widths, self.split, strict=True)
         )
-        spend = _LESS
-        while True:
-            scale = math.sqrt(squares / (2 * spend * rho))
-            guarantee = self._guarantee(scale)
-            if guarantee.epsilon(self.delta, self.unit, self.conversion) <= self.epsilon:
-                break
-            spend -= 1 - spend
+        guarantee = self.within_budget(
+            lambda share: self._guarantee(math.sqrt(squares / (2 * share * rho)))
+        )
         made = CalibratedStatisticsPlan(self, guarantee)
         if made.lattice.step > 1:
             raise InvalidValueError(
@@ -198,20 +179,6 @@ class StatisticsPlan(ReleasePlan):
             draws = self.shares * width if scale else 0
             events.append(GaussianEvent(name, (scale / math.sqrt(share),), exposures, draws=draws))
         return Guarantee(tuple(events))
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> StatisticsPlan:
-        """The reverse of `to_json`."""
-        if values.keys() != {entry.name for entry in fields(cls)}:
-            raise InvalidValueError("a plan has other entries than these")
-        return cls(**values)
 
 
 @dataclass(frozen=True)
